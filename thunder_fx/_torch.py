@@ -1,0 +1,305 @@
+"""The only module that touches private names of torch: Dynamo's contexts, caches and frames, and torch.fx's laziness.
+
+Each function says which torch it was read on; "2.9 to 2.15" means that the test matrix runs it there. Whoever needs a
+public name of torch imports torch itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch._dynamo
+from torch._dynamo import convert_frame, eval_frame, exc, external_utils, guards
+from torch._guards import CompileContext, TracingContext
+
+if TYPE_CHECKING:
+    from thunder_fx.compiler import ThunderCompiler
+
+OptimizedModule = eval_frame.OptimizedModule
+
+# Raised through a backend to make Dynamo trace the frame again or leave it: no backend's failure (2.9 to 2.15).
+CONTROL_FLOW: tuple[type[Exception], ...] = (exc.RestartAnalysis, exc.SkipFrame, exc.TensorifyScalarRestartAnalysis)
+
+
+# What torch.compile returned, and what hangs on it
+
+
+def context_of(compiled: object) -> Any | None:
+    """The object behind one call of torch.compile, from what the call returned; None for anything else.
+
+    It lives as long as a callable that can reach the compiled code, and no longer: Dynamo does not hold it.
+    """
+    # A function carries it in the closure of an attribute, which functools.wraps hands on to wrappers (2.9 to 2.15).
+    # Read through vars(): a Module's attributes may be anything.
+    if isinstance(compiled, OptimizedModule):
+        context = vars(compiled).get("dynamo_ctx")
+    else:
+        getter = getattr(compiled, "__dict__", {}).get("get_compiler_config")
+        if not isinstance(getter, types.FunctionType):
+            return None
+        context = inspect.getclosurevars(getter).nonlocals.get("self")
+    return context if isinstance(context, eval_frame._TorchDynamoContext) else None
+
+
+def backend_of(context: Any) -> Any:
+    """The backend that the user (or thunderfx) gave to torch.compile, from its context (2.9 to 2.15)."""
+    backend = context.callback
+    while hasattr(backend, "_torchdynamo_orig_backend"):  # 2.9 has no eval_frame.innermost_backend()
+        backend = backend._torchdynamo_orig_backend
+    return getattr(backend, "compiler_fn", backend)
+
+
+def compiled_in_place(module: torch.nn.Module) -> Callable[..., Any] | None:
+    """What `module.compile()` stored on a Module: a function that torch.compile returned; None if it was not called."""
+    return vars(module).get("_compiled_call_impl")
+
+
+def calling_context(backend: object) -> Any | None:
+    """The torch.compile context, somewhere up the stack, that is calling its backend just now."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "compile_wrapper" and frame.f_code.co_filename == eval_frame.__file__:
+            context = frame.f_locals.get("self")
+            if isinstance(context, eval_frame._TorchDynamoContext) and backend_of(context) is backend:
+                return context
+        frame = frame.f_back
+    return None
+
+
+def keep_on(context: Any, compiler: ThunderCompiler) -> None:
+    """Let a ThunderCompiler live as long as a context does."""
+    context._thunder_fx_compiler = compiler
+
+
+def release_from(context: Any) -> None:
+    vars(context).pop("_thunder_fx_compiler", None)
+
+
+# What Dynamo is doing, from inside a backend's call
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """Dynamo's facts of the graph that it hands to a backend. Used while the backend runs, and not kept."""
+
+    compile_id: str | None = None
+    code: types.CodeType | None = None
+    recompile_reason: str | None = None
+    traced_code: tuple[types.CodeType, ...] = ()
+
+
+def current_compilation() -> Compilation:
+    """What Dynamo is compiling just now; an empty Compilation outside of torch.compile."""
+    compile_id = CompileContext.current_compile_id()
+    if compile_id is None:
+        return Compilation()
+    local = _locals_of_compile()
+    code = local.get("code")
+    if code is not None and code.co_filename == external_utils.__file__:
+        code = _wrapped_code(local) or code
+    tracing = TracingContext.try_get()
+    return Compilation(
+        compile_id=f"{compile_id.frame_id}/{compile_id.frame_compile_id}",
+        code=code,
+        recompile_reason=local.get("recompile_reason"),
+        traced_code=tuple(tracing.traced_code) if tracing is not None else (),
+    )
+
+
+def _locals_of_compile() -> dict[str, Any]:
+    """The local variables of Dynamo's `_compile`, up the stack: the frame's code and the guard that failed.
+
+    compilation metrics have both too, but only once a compilation has ended (2.9 to 2.15).
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "_compile" and frame.f_code.co_filename == convert_frame.__file__:
+            return frame.f_locals
+        frame = frame.f_back
+    return {}
+
+
+def _wrapped_code(local: dict[str, Any]) -> types.CodeType | None:
+    """The code that torch's own `inner` frame calls: it puts one around builtins, partials, and torch.nn's Modules."""
+    free = dict(zip(local["code"].co_freevars, local.get("closure") or (), strict=False))
+    with contextlib.suppress(KeyError, ValueError):
+        return code_of_callable(free["fn"].cell_contents)
+    return None
+
+
+def code_of_callable(fn: Any) -> types.CodeType | None:
+    """The code that runs when an uncompiled callable is called; None for a builtin."""
+    while True:
+        if isinstance(fn, torch.nn.Module):
+            fn = fn.forward
+        elif hasattr(fn, "func") and hasattr(fn, "keywords"):  # functools.partial
+            fn = fn.func
+        elif hasattr(fn, "__code__"):
+            code: types.CodeType = fn.__code__
+            return code
+        elif not isinstance(fn, type) and hasattr(type(fn).__call__, "__code__"):
+            fn = type(fn).__call__
+        else:
+            return None
+
+
+def graph_break_reason(graph_module: torch.fx.GraphModule) -> str | None:
+    """Why Dynamo ended a graph where it did, in words; None where the function simply returned."""
+    reason = getattr(graph_module, "compile_subgraph_reason", None)
+    if reason is None or not getattr(reason, "graph_break", True):
+        return None
+    place = f" ({reason.user_stack[-1].filename}:{reason.user_stack[-1].lineno})" if reason.user_stack else ""
+    return f"{reason.reason}{place}"
+
+
+def inside_dynamo() -> bool:
+    """Whether Dynamo is calling a backend: its guards then stand before what the backend returns."""
+    return CompileContext.current_compile_id() is not None
+
+
+# Dynamo's caches
+
+
+def guarded_code_of(compiled: object) -> types.CodeType | None:
+    """The code under which Dynamo files what it compiles for a callable that torch.compile returned."""
+    target = compiled.forward if isinstance(compiled, OptimizedModule) else compiled
+    target = getattr(target, "_torchdynamo_orig_callable", target)
+    if getattr(target, "__name__", "") == "_wrapped_call_impl" or isinstance(target, torch.nn.Module):
+        # A Module's hooks run outside: the first frame that Dynamo sees is forward's.
+        module: Any = getattr(target, "__self__", target)
+        target = module.forward
+    return getattr(target, "__code__", None)
+
+
+@dataclass(frozen=True)
+class CacheUsage:
+    """How full Dynamo's cache is for one code object: (entries, limit) for one callable, and for all of them."""
+
+    own: int
+    own_limit: int
+    total: int
+    total_limit: int
+
+    @property
+    def full(self) -> bool:
+        return self.own >= self.own_limit or self.total >= self.total_limit
+
+    def with_one_more(self) -> CacheUsage:
+        """As it will be when the graph that is being compiled has been stored."""
+        return dataclasses.replace(self, own=self.own + 1, total=self.total + 1)
+
+    @property
+    def just_full(self) -> bool:
+        """Whether the last entry filled a cache, so that it is said once and not at each entry after."""
+        return self.own == self.own_limit or self.total == self.total_limit
+
+    @property
+    def which(self) -> str:
+        if self.total >= self.total_limit:
+            return f"accumulated_recompile_limit ({self.total_limit})"
+        return f"recompile_limit ({self.own_limit})"
+
+
+def cache_usage(code: types.CodeType, context: Any | None) -> CacheUsage:
+    """What Dynamo counts against its limits before it compiles `code` once more for a callable (2.9 to 2.15)."""
+    config = torch._dynamo.config
+    isolated = getattr(context, "_isolate_recompiles_id", -1)  # torch 2.13
+    if hasattr(eval_frame, "_get_cache_entries_for_region"):
+        own = len(eval_frame._get_cache_entries_for_region(code, isolated))
+        total = eval_frame._get_total_cache_entry_count(code)
+    else:
+        own = total = len(eval_frame._debug_get_cache_entry_list(code))
+    return CacheUsage(own, config.recompile_limit, total, config.accumulated_recompile_limit)
+
+
+def was_seen(code: types.CodeType) -> bool:
+    """Whether Dynamo has looked at a frame of this code since the last reset, whatever came of it (2.9 to 2.15)."""
+    return code in convert_frame.input_codes
+
+
+def stance() -> str:
+    """What torch.compiler.set_stance() has set: "default", "force_eager", ..."""
+    return eval_frame._stance.stance
+
+
+def is_skipped_library_code(code: types.CodeType) -> bool:
+    """Whether Dynamo never captures a frame of this code by itself: torch's own Modules are such (2.9 to 2.15)."""
+    return bool(torch._dynamo.trace_rules.check_file(code.co_filename).skipped)
+
+
+def invalidate(codes: Iterable[weakref.ref[types.CodeType]], backend: object) -> None:
+    """Empty Dynamo's cache entries for a backend that nothing can call any more, which frees their regions.
+
+    Takes no lock, since the garbage collector may call it anywhere. The entries stay, spent, and count to Dynamo's
+    limits. This is what Dynamo does itself when an object that it guards on dies (2.9 to 2.15).
+    """
+    for reference in codes:
+        code = reference()
+        if code is None:
+            continue
+        for entry in eval_frame._debug_get_cache_entry_list(code):
+            if getattr(entry.backend, "compiler_fn", entry.backend) is not backend:
+                continue
+            manager = entry.guard_manager
+            if isinstance(manager, guards.DeletedGuardManagerWrapper) or manager.extra_state is None:
+                continue
+            manager.extra_state.invalidate(entry, guards.DeletedGuardManagerWrapper("the compiled callable is gone"))
+
+
+# torch.fx
+
+
+def eager_graph_modules() -> contextlib.AbstractContextManager[None]:
+    """Inside, torch.fx makes GraphModules whose code is there at once.
+
+    Under Dynamo they are lazy from torch 2.12 on: thunder's interpreter then walks torch's code generator, and dies.
+    """
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
+
+    return _use_lazy_graph_module(False)
+
+
+def generate_code(graph_module: torch.fx.GraphModule) -> None:
+    """Generate a GraphModule's code now, lazy or not: after its graph was changed, and before thunder reads it."""
+    from torch.fx._lazy_graph_module import _LazyGraphModule
+
+    if isinstance(graph_module, _LazyGraphModule):
+        graph_module.real_recompile()
+    else:
+        graph_module.recompile()
+
+
+def attribute(node: torch.fx.Node) -> Any:
+    """What a get_attr node reads: a constant, a parameter, or a nested graph; None where there is no such attribute."""
+    value: Any = node.graph.owning_module
+    for name in str(node.target).split("."):
+        value = getattr(value, name, None)
+    return value
+
+
+def storage_of(tensor: torch.Tensor) -> int | None:
+    """A number that two fake tensors share exactly if they share a storage; None where a tensor has no storage."""
+    try:
+        number: int = tensor.untyped_storage()._cdata
+        return number
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+# Symbolic sizes
+
+
+def hint(size: Any) -> Any:
+    """A number as it is; a symbolic one by its hint, the value seen while capturing, without specialising; else -1."""
+    if not isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return size
+    value = size.node.hint if size.node.has_hint() else None
+    return -1 if value is None else value

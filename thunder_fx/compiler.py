@@ -1,0 +1,308 @@
+"""ThunderCompiler, the record of what was compiled, and Hook, the small callable that Dynamo is given in its place.
+
+Dynamo keeps every backend until torch._dynamo.reset(). So it gets a Hook, which owns what compiling needs and reaches
+the record by a weak reference: when the record is gone, the hook compiles exactly the same and records nothing. What
+compiling consists of is graph/'s; who looks a record up is registry.py's and inspection.py's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from thunder_fx import _torch
+from thunder_fx import options as option_rules
+from thunder_fx._config import config
+from thunder_fx.errors import OptionError, ThunderFXWarning
+from thunder_fx.graph import partition, regions, rewrites, structure, support
+from thunder_fx.options import THUNDER_DEFAULTS
+from thunder_fx.subgraph import CompiledFunction, CompilerType, Region, Source, SubgraphInfo, describe
+
+logger = logging.getLogger("thunder_fx")
+
+_live: weakref.WeakSet[ThunderCompiler] = weakref.WeakSet()
+
+
+class ThunderCompiler:
+    """Compiles the graphs that Dynamo captures by thunder, and remembers each.
+
+        from thunder_fx import ThunderCompiler, get_subgraph_info
+        backend = ThunderCompiler(transforms=[])
+        model.compile(backend=backend)          # or torch.compile(model, backend=backend)
+        model(x)
+        get_subgraph_info(model)                # the same as backend.subgraph_infos
+
+    `thunderfx()` makes one for each callable; give one to torch.compile yourself to compile a Module in place, or to
+    collect the graphs of several callables. It then lives until `torch._dynamo.reset()`, since Dynamo keeps its
+    backends; `forget(model)` empties it before.
+
+    Args:
+        thunder_options: thunder.jit's options, by any name.
+        torch_compile_options: what torch.compile was told. Only `mode`, `options` and `dynamic` act, on the regions
+            that Inductor compiles, where torch.compile itself hands over none.
+        **thunder_kwargs: thunder.jit's options, by the names that it takes.
+
+    Raises:
+        OptionError: (a TypeError) an unknown name, or an option that is torch.compile's.
+        OptionValueError: (a ValueError) a value that an option does not take.
+
+    Attributes:
+        subgraph_infos: a SubgraphInfo for each captured graph, in order of capture.
+        thunder_options, torch_compile_options: as given, in dicts of its own.
+    """
+
+    def __init__(
+        self,
+        thunder_options: Mapping[str, Any] | None = None,
+        torch_compile_options: Mapping[str, Any] | None = None,
+        **thunder_kwargs: Any,
+    ) -> None:
+        target = "ThunderCompiler()"
+        routed = option_rules.route(target, thunder_kwargs)
+        if routed.torch_compile:
+            name = next(iter(routed.torch_compile))
+            raise OptionError(
+                f"{target}: {name}= is torch.compile's option; write torch.compile(fn, backend=ThunderCompiler(...), "
+                f"{name}=...)"
+            )
+        if thunder_options is not None and not isinstance(thunder_options, Mapping):
+            raise OptionError(f"{target}: thunder_options= takes a dict; found {thunder_options!r}")
+        known = option_rules.route(target, dict(torch_compile_options or {}))
+        if known.thunder:
+            name = next(iter(known.thunder))
+            raise OptionError(f"{target}: {name}= is thunder.jit's option; it does not go in torch_compile_options=")
+        self.subgraph_infos: list[SubgraphInfo] = []
+        self.thunder_options = option_rules.merge_thunder_options(target, thunder_options, routed.thunder)
+        self.torch_compile_options = known.torch_compile
+        self._hook = Hook(Settings(self.thunder_options, self.torch_compile_options), self)
+        _live.add(self)
+
+    def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: list[Any], **kwargs: Any) -> Any:
+        return self._hook(graph_module, example_inputs, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<ThunderCompiler: {len(self.subgraph_infos)} graphs, thunder_options={self.thunder_options}>"
+
+    def forget(self, *, stop_recording: bool) -> None:
+        """Free the records; with `stop_recording`, make no new ones either. forget(fn) is the call for users."""
+        self.subgraph_infos.clear()
+        if stop_recording:
+            self._hook.forget()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ThunderCompiler:
+        # Transforms and executors are the user's objects, which may hold anything: a copy compiles with the same ones.
+        return ThunderCompiler(self.thunder_options, self.torch_compile_options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ThunderCompiler, (self.thunder_options, self.torch_compile_options)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What compiling needs to know, shared by a hook and its copies."""
+
+    thunder_options: Mapping[str, Any]
+    torch_compile_options: Mapping[str, Any]
+
+    def for_thunder(self) -> dict[str, Any]:
+        return {**THUNDER_DEFAULTS, **self.thunder_options}
+
+    def for_inductor(self, mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+        told = self.torch_compile_options
+        if mode is None and options is None:
+            mode, options = told.get("mode"), told.get("options")
+        return option_rules.inductor_options("torch.compile", mode, options, told.get("dynamic"))
+
+
+class Hook:
+    """What thunderfx() gives to torch.compile as its backend."""
+
+    # Dynamo names a backend by this in its logs.
+    __name__ = "thunder_fx"
+
+    def __init__(self, settings: Settings, compiler: ThunderCompiler | None = None) -> None:
+        self.settings = settings
+        self._compiler = weakref.ref(compiler) if compiler is not None else None
+        # A copy of a hook belongs to a copy of a compiled callable: its record is made when first needed.
+        self._makes_its_record = compiler is None
+        self.codes: dict[int, weakref.ref[types.CodeType]] = {}
+
+    def compiler(self) -> ThunderCompiler | None:
+        return self._compiler() if self._compiler is not None else None
+
+    def compiler_for(self, context: Any | None) -> ThunderCompiler | None:
+        """The record; for a copied hook made now, and kept for as long as its torch.compile context lives."""
+        compiler = self.compiler()
+        if compiler is None and self._makes_its_record and context is not None:
+            compiler = ThunderCompiler(self.settings.thunder_options, self.settings.torch_compile_options)
+            compiler._hook = self
+            self._compiler = weakref.ref(compiler)
+            self._makes_its_record = False
+            _torch.keep_on(context, compiler)
+            retire_with(context, self)
+        return compiler
+
+    def forget(self) -> None:
+        """Record nothing from here on."""
+        self._compiler = None
+        self._makes_its_record = False
+
+    def __call__(
+        self,
+        graph_module: torch.fx.GraphModule,
+        example_inputs: list[Any],
+        *,
+        mode: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Callable[..., Any]:
+        context = _torch.calling_context(self)
+        compilation = _torch.current_compilation()
+        if compilation.code is not None:
+            self.codes[id(compilation.code)] = weakref.ref(compilation.code)
+        info = _open_record(graph_module, compilation)
+        compiler = self.compiler_for(context)
+        if compiler is not None:
+            compiler.subgraph_infos.append(info)
+        inductor_options = self.settings.for_inductor(mode, options)
+        start = time.perf_counter()
+        try:
+            compiled = compile_graph(graph_module, info, self.settings.for_thunder(), inductor_options)
+        except _torch.CONTROL_FLOW:
+            # Dynamo will come again with another graph of the same frame; this one never was.
+            if compiler is not None:
+                compiler.subgraph_infos.remove(info)
+            raise
+        except Exception as error:
+            info.error = describe(error)
+            raise
+        finally:
+            info.seconds = time.perf_counter() - start
+            _log(info)
+        _warn_near_limit(compilation, context)
+        return compiled
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
+        return Hook(self.settings)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Hook, (self.settings,)
+
+    def retire(self) -> None:
+        """No callable can reach what was compiled any more: free it. Called by the garbage collector; takes no lock."""
+        _torch.invalidate(self.codes.values(), self)
+        self.codes = {}
+        self.settings = Settings({}, {})
+
+
+def retire_with(context: Any, hook: Hook) -> None:
+    """Free what a hook compiled, in Dynamo's caches, once its torch.compile context is gone."""
+    weakref.finalize(context, hook.retire).atexit = False
+
+
+def live_compilers() -> list[ThunderCompiler]:
+    """Every ThunderCompiler that is alive, for whoever asks what was compiled since: graph_id tells the order."""
+    return list(_live)
+
+
+def compile_graph(
+    graph_module: torch.fx.GraphModule,
+    info: SubgraphInfo,
+    thunder_options: Mapping[str, Any],
+    inductor_options: Mapping[str, Any],
+) -> Callable[..., Any]:
+    """Rewrite, split and compile a captured graph, filling in its record; returns what runs it."""
+    rewrites.rewrite(graph_module)
+    reasons = support.reasons_against(graph_module, thunder_options)
+    info.split_reasons.extend(reasons.values())
+    info.split_reasons.extend(support.autocasts_reaching_over(graph_module, reasons))
+    split_graph, parts = partition.split(graph_module, reasons.keys())
+    info.original_split_graph_module = original = structure.copy_structure(split_graph)
+    for part in parts:
+        inputs = structure.example_inputs(partition.region_graph(original, part.name))
+        info.regions.append(Region(part.name, part.compiler, part.nodes, inputs))
+    for number, region in enumerate(info.regions):
+        _compile_region(split_graph, number, region, info, thunder_options, inductor_options)
+    _torch.generate_code(split_graph)
+    info.split_graph_module = split_graph
+    # Not the Module itself: its call looks for hooks, and torch.fx's prints to stderr when a region raises.
+    return split_graph.forward
+
+
+def _compile_region(
+    split_graph: torch.fx.GraphModule,
+    number: int,
+    region: Region,
+    info: SubgraphInfo,
+    thunder_options: Mapping[str, Any],
+    inductor_options: Mapping[str, Any],
+) -> None:
+    original = info.original_split_graph_module
+    assert original is not None
+    start = time.perf_counter()
+    try:
+        compiled = regions.compile_region(
+            partition.region_graph(split_graph, region.name), region, info, thunder_options, inductor_options
+        )
+    except Exception as error:
+        region.failed(error)
+        raise
+    if region.compiler is CompilerType.EAGER:
+        for graph in (split_graph, original):
+            partition.rename_region(graph, region.name, f"eager_{number}")
+        region.name = f"eager_{number}"
+    setattr(split_graph, region.name, compiled)
+    function = region._compiled if region._compiled is not None else compiled
+    if region.compiler is CompilerType.THUNDER:
+        info.thunder_compiled_fns.append(function)
+        info.thunder_compiled_fns_example_inputs.append(list(region.example_inputs))
+    key = partition.region_graph(original, region.name)
+    info.submodule_to_compiled_functions[key] = CompiledFunction(function, region.compiler)
+    if config.verbose:
+        seconds = time.perf_counter() - start
+        logger.info("graph %d: %s, %d operators, %.2f s", info.graph_id, region.name, len(region.nodes), seconds)
+
+
+def _open_record(graph_module: torch.fx.GraphModule, compilation: _torch.Compilation) -> SubgraphInfo:
+    """A record with all that is known at capture. Of the captured graph it has a copy: Dynamo gets the other."""
+    return SubgraphInfo(
+        structure.copy_structure(graph_module),
+        compile_id=compilation.compile_id,
+        source=_source(compilation.code) if compilation.code is not None else None,
+        graph_break_reason=_torch.graph_break_reason(graph_module),
+        recompile_reason=compilation.recompile_reason,
+        inlined=frozenset(map(_source, compilation.traced_code)),
+    )
+
+
+def _source(code: types.CodeType) -> Source:
+    return Source(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+def _log(info: SubgraphInfo) -> None:
+    if config.verbose:
+        outcome = info.error or ", ".join(region.name for region in info.regions)
+        logger.info("graph %d, %s: %.2f s, %s", info.graph_id, info.source, info.seconds, outcome)
+
+
+def _warn_near_limit(compilation: _torch.Compilation, context: Any | None) -> None:
+    """Say once that the next compilation of this function gets no graph, since Dynamo then runs it eager, silently."""
+    if compilation.code is None or context is None:
+        return
+    usage = _torch.cache_usage(compilation.code, context).with_one_more()
+    if usage.just_full:
+        warnings.warn(
+            f"{_source(compilation.code)} has now been compiled as often as torch._dynamo.config.{usage.which} allows, "
+            "counting every callable compiled from it. What is compiled of it next gets no graph and runs eager, "
+            "without a word from torch.compile. Raise the limit, call torch._dynamo.reset(), or see "
+            "TORCH_LOGS=recompiles for what makes it recompile",
+            ThunderFXWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,100 @@
+"""Which nodes draw random numbers, and where thunder would draw others than eager does under the same seed.
+
+Measured against lightning-thunder 0.2.6 on the CPU: without gradients its random operators draw eager's numbers. In a
+region that has gradients, dropout and what is built on it is decomposed into uniform numbers, which are not the ones
+that eager's Bernoulli draws are made of; and multinomial, which has no gradient, fails there.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import GraphModule, Node
+
+from thunder_fx import _torch
+from thunder_fx.graph import structure
+
+# By name, since each exists as a function, a method, in torch.nn.functional, and with a trailing underscore.
+_DRAWING_NAMES = frozenset(
+    {
+        "alpha_dropout",
+        "bernoulli",
+        "cauchy",
+        "dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "exponential",
+        "feature_alpha_dropout",
+        "feature_dropout",
+        "fractional_max_pool2d",
+        "fractional_max_pool3d",
+        "geometric",
+        "gumbel_softmax",
+        "log_normal",
+        "multinomial",
+        "native_dropout",
+        "normal",
+        "poisson",
+        "rand",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "randn",
+        "randn_like",
+        "random",
+        "randperm",
+        "rrelu",
+        "uniform",
+    }
+)
+
+
+def draws(node: Node) -> bool:
+    """Whether a node draws random numbers, itself or in a body."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return bool(torch.Tag.nondeterministic_seeded in node.target.tags)
+    bodies = [_torch.attribute(operand) for operand in node.all_input_nodes if operand.op == "get_attr"]
+    if any(draws(inner) for body in bodies if isinstance(body, GraphModule) for inner in structure.calls(body)):
+        return True
+    if node.target is F.scaled_dot_product_attention:
+        return bool(_argument(node, 4, "dropout_p", 0.0) != 0.0)
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name.rstrip("_") in _DRAWING_NAMES and not _is_off(node)
+
+
+def differs_from_eager(node: Node, *, with_gradients: bool) -> bool:
+    """Whether thunder, asked to run a node, would not draw what eager draws (or fail)."""
+    if not with_gradients:
+        return False
+    return node.target in _differing() and draws(node)
+
+
+@functools.cache
+def _differing() -> frozenset[Any]:
+    return frozenset(
+        {
+            F.dropout,
+            F.rrelu,
+            F.scaled_dot_product_attention,
+            torch.Tensor.multinomial,
+            torch.dropout,
+            torch.multinomial,
+            torch.rrelu,
+            "multinomial",
+        }
+    )
+
+
+def _is_off(node: Node) -> bool:
+    """Whether a dropout is one that drops nothing: in evaluation, or with probability 0."""
+    if node.target is F.dropout:
+        return _argument(node, 1, "p", 0.5) == 0 or _argument(node, 2, "training", True) is False
+    return False
+
+
+def _argument(node: Node, index: int, name: str, default: Any) -> Any:
+    return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)
