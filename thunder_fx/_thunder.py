@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from thunder_fx import _placeholders
+from thunder_fx import _placeholders, _torch
 from thunder_fx.errors import CompatibilityError, OptionError, OptionValueError
 
 _placeholders.install()
@@ -26,11 +26,11 @@ try:
     import thunder.dynamo.utils
     from thunder.core.transform_common import Transform
     from thunder.transforms.extraction_only_prologue_transform import ExtractionOnlyPrologueTransform
-except ImportError as error:
+except Exception as error:  # an AttributeError, where torch has lost a name
     raise CompatibilityError(
         f"lightning-thunder could not be imported on torch {torch.__version__}: {error}. Put `import thunder_fx` "
-        "before the first `import thunder`: thunder 0.2.6 needs its help on torch 2.13 and later, and an import that "
-        "failed leaves half of thunder behind; then start a new process"
+        "before the first `import thunder`, in a new process: on torch 2.13 and later thunder 0.2.6 needs its help, and an "
+        "import that failed cannot be repeated. thunder_fx knows torch 2.9 to 2.15"
     ) from error
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def jit(
     others = {name: value for name, value in options.items() if name != "transforms"}
     # Changed in place: what a checkpoint runs must be thunder's symbols (0.2.6 does not look inside it).
     thunder.dynamo.utils.checkpoint_converter(graph_module, graph_module)
+    _torch.call_plainly(graph_module)
     jitted: Callable[..., Any] = thunder.jit(
         graph_module, transforms=transforms, is_differentiable_outputs=is_differentiable_outputs, **others
     )

@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,18 @@ def backend_of(context: Any) -> Any:
 def compiled_in_place(module: torch.nn.Module) -> Callable[..., Any] | None:
     """What `module.compile()` stored on a Module: a function that torch.compile returned; None if it was not called."""
     return vars(module).get("_compiled_call_impl")
+
+
+def named_descendants(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The Modules below a Module with their qualified names; unlike named_modules() also where one does not hash."""
+    pending, seen = [("", module)], {id(module)}
+    while pending:
+        prefix, parent = pending.pop(0)
+        for name, child in vars(parent)["_modules"].items():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                pending.append((f"{prefix}{name}.", child))
+                yield f"{prefix}{name}", child
 
 
 def calling_context(backend: object) -> Any | None:
@@ -275,6 +287,17 @@ def generate_code(graph_module: torch.fx.GraphModule) -> None:
         graph_module.real_recompile()
     else:
         graph_module.recompile()
+
+
+def call_plainly(graph_module: torch.fx.GraphModule) -> None:
+    """Take away what a GraphModule's call does beyond a Module's: on an exception it formats a report of the line.
+
+    thunder's interpreter would interpret the formatting, for minutes, where an operator refuses its arguments
+    (2.9 to 2.15: each GraphModule has a class of its own). To be called after the last change of the code.
+    """
+    for module in graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            type(module).__call__ = torch.nn.Module.__call__  # type: ignore[method-assign]
 
 
 def attribute(node: torch.fx.Node) -> Any:

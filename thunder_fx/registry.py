@@ -188,7 +188,7 @@ def _why_unknown(fn: Any) -> str:
     if any(key in _forgotten for key in candidates(fn)):
         return f"{what} was forgotten by forget(); compile it again with thunderfx(fn)"
     if isinstance(fn, torch.nn.Module):
-        children = [name for name, child in fn.named_modules() if child is not fn and _is_known(child)]
+        children = [name for name, child in _torch.named_descendants(fn) if _is_known(child)]
         if children:
             names = ", ".join(children[:10]) + (", ..." if len(children) > 10 else "")
             return (

@@ -1,0 +1,399 @@
+"""What thunder 0.2.6 computes wrong, silently or not, equals eager here: outputs, gradients, dtypes, random stream."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.helpers import Block, assert_same_as_eager, needs_cxx
+from thunder_fx import CompilerType, get_subgraph_info, thunderfx
+
+pytestmark = needs_cxx
+
+
+def matrix():
+    return torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+
+
+def check(fn, *inputs, thunder=None, **tolerance):
+    """`fn` equals eager; with `thunder`, whether any region is thunder's."""
+    compiled = thunderfx(fn)
+    assert_same_as_eager(compiled, fn, *(inputs or (matrix(),)), **tolerance)
+    (info, *_) = get_subgraph_info(compiled)
+    if thunder is not None:
+        assert thunder == any(r.compiler is CompilerType.THUNDER for r in info.regions)
+    return info
+
+
+# In-place writes
+
+
+def scale(x):
+    y = x * 2
+    y /= y.sum(-1, keepdim=True)
+    return y
+
+
+def row(x):
+    y = x * 1
+    v = y[0]
+    v *= 2
+    return y
+
+
+def flat_view(x):
+    y = x * 1
+    v = y.view(-1)
+    v *= 2
+    return y.sin()
+
+
+def route(x):
+    v, i = torch.topk(torch.softmax(x, -1), 2, dim=-1)
+    v /= v.sum(-1, keepdim=True)
+    return v * (i + 1)
+
+
+def fill(x):
+    z = torch.zeros(6, 4)
+    z[1:3] = x[:2]
+    z[0].add_(x[0])
+    return z.exp() * x.sin()
+
+
+def relu_in_place(x):
+    return F.relu(x * 2, inplace=True) + F.relu_(x * 3)
+
+
+def inverse_permutation(x):
+    perm = torch.argsort(x[:, 0].detach())
+    inverse = torch.empty_like(perm)
+    inverse[perm] = torch.arange(perm.size(0))
+    return x[inverse] * 2
+
+
+def out_argument(x):
+    y = torch.empty(6, 4)
+    torch.sin(x.detach(), out=y)
+    return y * x
+
+
+def write_then_read_alias(x):
+    y = x * 2
+    v = y[:, :2]
+    y.mul_(3)
+    return v + y[:, 2:]
+
+
+def twice(x):
+    y = x.cos()
+    y.add_(1)
+    z = y.sin()
+    z.mul_(y)
+    return z
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [scale, row, flat_view, route, fill, relu_in_place, inverse_permutation, out_argument, write_then_read_alias, twice],
+)
+def test_in_place_writes_have_eagers_gradients(fn):
+    """thunder returns right values and wrong gradients for the first four; it sees no write any more."""
+    info = check(fn)
+    assert any("in-place write" in r.info for r in info.split_reasons)
+
+
+def test_what_stands_around_a_write_stays_with_thunder():
+    """Only the stretch from a storage's first use to the last write into it goes elsewhere."""
+
+    def fn(x):
+        a = x.sin()
+        y = a * 2
+        y += 1
+        return y.cos() * a
+
+    info = check(fn)
+    assert [(r.compiler.name, len(r.nodes)) for r in info.regions] == [
+        ("THUNDER", 1),
+        ("TORCH_INDUCTOR", 2),
+        ("THUNDER", 2),
+    ]
+
+
+def test_a_write_to_an_input_is_seen_by_the_caller():
+    """The caller's tensor is changed as by eager; a buffer's counter too, with thunder around it."""
+
+    def fn(counter, x):
+        y = x.sin()
+        counter.add_(1)
+        return y * counter
+
+    def run(f):
+        counter, x = torch.zeros(4), matrix().requires_grad_()
+        f(counter, x).sum().backward()
+        return counter, x.grad, f(counter, x).detach(), counter
+
+    compiled = thunderfx(fn)
+    torch.testing.assert_close(run(compiled), run(fn))
+
+
+@pytest.mark.parametrize("compiled_first", [True, False])
+def test_views_of_one_input_that_are_written(compiled_first):
+    """Two inputs of one storage, from the first call on."""
+
+    def fn(a, b):
+        return a.exp_() * b.tanh_()
+
+    def run(f):
+        y = torch.arange(6.0).reshape(2, 3) / 10
+        return f(y, y[0, 0]), y
+
+    torch.testing.assert_close(run(thunderfx(fn)), run(fn))
+
+
+# A 0-dimensional CPU tensor that is broadcast
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.sin() + x.sum(),
+        lambda x: x - x.mean(),
+        lambda x: x / x.norm(),
+        lambda x: torch.where(x > 0, x.sum(), x),
+        lambda x: torch.maximum(x, x.mean()),
+        lambda x: x[0, 0] * x[1],
+        lambda x: (x.abs() + 1) ** x.mean(),
+        lambda x: torch.addcmul(x, x, x.mean()),
+        lambda x: (x.sum() + 1) * torch.ones(3),
+    ],
+)
+def test_a_broadcast_scalar_keeps_its_gradient(fn):
+    """thunder gives the 0-dimensional tensor the gradient of the whole result, without summing, or fails."""
+    info = check(fn, rtol=1e-4, atol=1e-4)
+    assert any("0-dimensional" in r.info for r in info.split_reasons)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x * x.sum(0),
+        lambda x: x * x.sum((0, 1), keepdim=True),
+        lambda x: x * x.sum().expand(6, 4),
+        lambda x: x * x.sum().unsqueeze(0),
+        lambda x: torch.stack([x.sum(), x.mean()]) * 2,
+        lambda x: (x.sum() + 1) * x.mean(),
+    ],
+)
+def test_other_broadcasts_stay_with_thunder(fn):
+    """The reason above is no broader than the fault."""
+    info = check(fn, rtol=1e-4, atol=1e-4)
+    assert info.split_reasons == []
+
+
+def test_a_scalar_without_gradient_stays_with_thunder():
+    """A constant loses nothing."""
+    assert check(lambda x: x * torch.tensor(3.0)).split_reasons == []
+
+
+# Random numbers
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: F.dropout(x, 0.5) + x,
+        lambda x: F.dropout(x, 0.5, training=False) + x,
+        lambda x: F.rrelu(x, training=True),
+        lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.5),
+        lambda x: torch.rand_like(x) * x,
+        lambda x: torch.randn(6, 4) + x.sin(),
+        lambda x: torch.bernoulli(torch.sigmoid(x).detach()) * x,
+        lambda x: torch.multinomial(torch.sigmoid(x).detach(), 2) + x.sin()[:, :2],
+        lambda x: torch.randint(0, 9, (6, 4)) * x,
+        lambda x: F.dropout(torch.sinc(x), 0.5) + torch.sinc(torch.rand_like(x)),
+        lambda x: torch.empty_like(x).uniform_() * x,
+        lambda x: torch.utils.checkpoint.checkpoint(lambda y: F.dropout(y, 0.5).sin(), x, use_reentrant=False) * 2,
+    ],
+)
+def test_random_operators_draw_eagers_numbers(fn):
+    """Under a seed: the same outputs, the same gradients, and the generator in the same state afterwards."""
+    check(fn)
+
+
+def test_random_operators_stay_with_thunder_where_they_are_exact():
+    """Dropout without gradients, and rand with them."""
+    compiled = thunderfx(lambda x: F.dropout(x, 0.5) + 1)
+    compiled(torch.ones(3))
+    assert get_subgraph_info(compiled)[0].split_reasons == []
+    assert check(lambda x: torch.rand_like(x) * x).split_reasons == []
+
+
+# Operators and contexts
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x @ torch.eye(4) + torch.linspace(0, 1, 4),
+        lambda x: x + torch.logspace(0, 1, 4),
+        lambda x: x * torch.hann_window(4),
+        lambda x: x + torch.tril_indices(4, 4)[0, :4],
+        lambda x: x + torch.triu_indices(4, 4).sum() + torch.empty(4).fill_(2),
+    ],
+)
+def test_factories_that_thunder_lacks(fn):
+    """Found before the run; without that the first call fails."""
+    check(fn)
+
+
+def no_grad_split(x):
+    with torch.no_grad():
+        c = x.sinc()
+    return c + x
+
+
+def nested_modes(x):
+    a = x.sin()
+    with torch.no_grad():
+        b = torch.sinc(a) * 2
+        with torch.enable_grad():
+            c = torch.sinc(x) + 1
+    return a * b * c
+
+
+def vmapped(x):
+    return torch.vmap(torch.sin)(x) + x.cos()
+
+
+def nested_vmap(x):
+    return torch.vmap(torch.vmap(lambda v: v * 2))(x).sin() + torch.vmap(lambda v: v.sum())(x)[:, None]
+
+
+def splits_a_tuple(x):
+    a, b, c = torch.split(x, [1, 2, 3])
+    return torch.sinc(c) + a + b[:1].cos()
+
+
+def kthvalue(x):
+    v, i = torch.kthvalue(x, 2)
+    return v.sin() + i
+
+
+@pytest.mark.parametrize("fn", [no_grad_split, nested_modes, vmapped, nested_vmap, splits_a_tuple, kthvalue])
+def test_contexts_and_tuples(fn):
+    """Splits inside a grad mode, functorch levels, and values that are tuples."""
+    check(fn, thunder=True)
+
+
+def test_autocast_that_a_split_reaches_into():
+    """Each region computes under the autocast that holds there; the dtype tells."""
+
+    def fn(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            a = x @ x.T
+            b = torch.sinc(a)
+            return b @ x
+
+    compiled, x = thunderfx(fn), matrix()
+    out, want = compiled(x), fn(x)
+    assert out.dtype == want.dtype == torch.bfloat16
+    torch.testing.assert_close(out, want)
+    reasons = [r.node for r in get_subgraph_info(compiled)[0].split_reasons]
+    assert "b" in reasons
+    assert reasons[-1] == "_enter_autocast"
+
+
+# Higher-order operators
+
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 3 * x
+
+
+class Pair(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        ctx.k = 3
+        return a * b, a + b
+
+    @staticmethod
+    def backward(ctx, g, h):
+        a, b = ctx.saved_tensors
+        return g * b * ctx.k + h, g * a * 2 + h
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, k):
+        ctx.k = k
+        return a * k
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.k * 5, None
+
+
+class Marked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        s, i = x.sort()
+        ctx.mark_non_differentiable(i)
+        ctx.save_for_backward(i)
+        return s, i
+
+    @staticmethod
+    def backward(ctx, g, _):
+        (i,) = ctx.saved_tensors
+        return torch.zeros_like(g).scatter(-1, i, g) * 2
+
+
+class WithSinc(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.sinc(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * torch.sinc(x) * 7
+
+
+@pytest.mark.parametrize(
+    ("fn", "by_thunder"),
+    [
+        (lambda x: Double.apply(x).sin() + 1, True),
+        (lambda x: sum(Pair.apply(x.sin(), x.cos())), True),
+        (lambda x: Scaled.apply(x, 2.0).sin(), True),
+        (lambda x: Marked.apply(x)[0].sin(), False),
+        (lambda x: WithSinc.apply(x) * 2, False),
+    ],
+    ids=["one", "two", "number", "non-differentiable", "operator that thunder lacks"],
+)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_autograd_functions_use_their_own_backward(fn, by_thunder, dynamic):
+    """In thunder where it can take them, on every torch, else in Inductor; their gradients are made up to tell."""
+    compiled = thunderfx(fn, dynamic=dynamic)
+    assert_same_as_eager(compiled, fn, matrix())
+    (info, *_) = get_subgraph_info(compiled)
+    assert (info.split_reasons == []) == by_thunder
+
+
+def test_checkpoint():
+    """In thunder where all of its body can be, and in Inductor where not."""
+    block = Block(4)
+    inside = check(lambda x: torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False).sin())
+    assert inside.split_reasons == []
+    outside = check(
+        lambda x: torch.utils.checkpoint.checkpoint(lambda y: torch.sinc(y).sin(), x, use_reentrant=False) * 2
+    )
+    assert "contains: node with name: sinc" in outside.split_reasons[0].info
