@@ -26,7 +26,10 @@ def test_options_are_the_users_in_dicts_of_its_own():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ThunderCompiler(fullgraph=True), r"fullgraph= is torch.compile's option; write torch.compile\(fn, backend="),
+        (
+            lambda: ThunderCompiler(fullgraph=True),
+            r"fullgraph= is torch.compile's option; write torch.compile\(fn, backend=",
+        ),
         (lambda: ThunderCompiler(cach="x"), "did you mean 'cache'"),
         (lambda: ThunderCompiler(None, {"cache": "x"}), "cache= is thunder.jit's option"),
         (lambda: ThunderCompiler(3), "thunder_options= takes a dict; found 3"),

@@ -117,7 +117,9 @@ def test_diagnosis_recompile_limit(limit):
     compiled = [thunderfx(make(k), **options) for k in range(3)]
     with torch._dynamo.config.patch({"recompile_limit": 64, "accumulated_recompile_limit": 64, limit: 2}):
         compiled[0](torch.ones(2))
-        with pytest.warns(ThunderFXWarning, match=rf"scaled .* has now been compiled as often as .*{limit} \(2\) allows"):
+        with pytest.warns(
+            ThunderFXWarning, match=rf"scaled .* has now been compiled as often as .*{limit} \(2\) allows"
+        ):
             compiled[1](torch.ones(2))
         torch.testing.assert_close(compiled[2](torch.ones(2)), torch.ones(2).sin() * 2)
         assert f"Dynamo has reached torch._dynamo.config.{limit} (2)" in only_warning(get_subgraph_info, compiled[2])

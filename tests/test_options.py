@@ -56,7 +56,12 @@ def test_a_name_that_both_take_goes_to_both(monkeypatch):
 
 @pytest.mark.parametrize(
     ("wrong", "right"),
-    [("fullgrph", "fullgraph"), ("transform", "transforms"), ("executor", "executors"), ("nv_enable_linea", "nv_enable_linear")],
+    [
+        ("fullgrph", "fullgraph"),
+        ("transform", "transforms"),
+        ("executor", "executors"),
+        ("nv_enable_linea", "nv_enable_linear"),
+    ],
 )
 def test_a_misspelt_name_is_told_the_nearest(wrong, right):
     """A typo is never accepted in silence."""
@@ -90,16 +95,28 @@ def test_an_option_of_a_newer_torch_says_so():
     ("given", "error", "message"),
     [
         ({"mode": "fast"}, OptionValueError, r"mode= takes one of .*max-autotune.*; found 'fast'"),
-        ({"options": {"max_autotun": True}}, OptionValueError, r"does not know: 'max_autotun' \(did you mean 'max_autotune'"),
+        (
+            {"options": {"max_autotun": True}},
+            OptionValueError,
+            r"does not know: 'max_autotun' \(did you mean 'max_autotune'",
+        ),
         ({"options": 3}, OptionError, "options= takes a dict"),
         ({"mode": "default", "options": {"max_autotune": True}}, OptionValueError, "mode= or options=, not both"),
         ({"transforms": 3}, OptionError, r"transforms= takes a list \(any iterable\); found 3"),
         ({"transforms": [3]}, OptionError, "takes instances of thunder.core.transform_common.Transform; found 3"),
         ({"executors": "torch"}, OptionError, r"write executors=\['torch'\]"),
-        ({"executors": ["nope"]}, OptionValueError, r"executors= takes thunder's executors or their names \(.*torch.*\)"),
+        (
+            {"executors": ["nope"]},
+            OptionValueError,
+            r"executors= takes thunder's executors or their names \(.*torch.*\)",
+        ),
         ({"thunder_options": 3}, OptionError, "thunder_options= takes a dict"),
         ({"cache": "x", "thunder_options": {"cache": "y"}}, OptionError, "given twice.*: cache"),
-        ({"thunder_options": {"is_differentiable_outputs": []}}, OptionError, "is_differentiable_outputs= cannot be set"),
+        (
+            {"thunder_options": {"is_differentiable_outputs": []}},
+            OptionError,
+            "is_differentiable_outputs= cannot be set",
+        ),
     ],
 )
 def test_a_wrong_value_is_told_what_was_expected_and_registers_nothing(given, error, message):
@@ -134,7 +151,9 @@ def test_any_iterable_of_transforms_and_executors_works(kind):
     """A generator too, and for each graph, though it can be read only once."""
     from thunder.transforms import ConstantFolding
 
-    compiled = thunder_fx.thunderfx(sine, transforms=kind([ConstantFolding()]), executors=kind(["torch"]), dynamic=False)
+    compiled = thunder_fx.thunderfx(
+        sine, transforms=kind([ConstantFolding()]), executors=kind(["torch"]), dynamic=False
+    )
     for n in (2, 3):
         torch.testing.assert_close(compiled(torch.ones(n)), sine(torch.ones(n)))
     assert len(thunder_fx.last_backend(compiled).thunder_options["transforms"]) == 1
@@ -146,7 +165,9 @@ def test_inductor_options_are_what_torch_makes_of_them():
 
     assert options.inductor_options("f", None, None) == {}
     assert options.inductor_options("f", "default", None) == {}
-    assert options.inductor_options("f", "reduce-overhead", None) == torch._inductor.list_mode_options("reduce-overhead")
+    assert options.inductor_options("f", "reduce-overhead", None) == torch._inductor.list_mode_options(
+        "reduce-overhead"
+    )
     assert options.inductor_options("f", None, {"max-autotune": True}) == {"max_autotune": True}
 
 

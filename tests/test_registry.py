@@ -163,7 +163,9 @@ def test_modules_that_compare_equal_are_kept_apart():
 
 
 @pytest.mark.parametrize("called_first", [True, False])
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["deepcopy", "pickle"]
+)
 def test_a_copy_has_its_own_record(duplicate, called_first):
     """A copy compiles for itself, is known, and lives on when the original is gone; with it goes its record."""
     if duplicate is not copy.deepcopy and not _pickles_compiled_modules():
@@ -346,7 +348,9 @@ def test_many_threads_compile_look_up_and_forget():
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", thunder_fx.ThunderFXWarning)  # 24 times the same code: older torch nears its limit
+        warnings.simplefilter(
+            "ignore", thunder_fx.ThunderFXWarning
+        )  # 24 times the same code: older torch nears its limit
         with torch._dynamo.config.patch(recompile_limit=64):
             for thread in threads:
                 thread.start()

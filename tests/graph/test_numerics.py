@@ -94,7 +94,18 @@ def twice(x):
 
 @pytest.mark.parametrize(
     "fn",
-    [scale, row, flat_view, route, fill, relu_in_place, inverse_permutation, out_argument, write_then_read_alias, twice],
+    [
+        scale,
+        row,
+        flat_view,
+        route,
+        fill,
+        relu_in_place,
+        inverse_permutation,
+        out_argument,
+        write_then_read_alias,
+        twice,
+    ],
 )
 def test_in_place_writes_have_eagers_gradients(fn):
     """thunder returns right values and wrong gradients for the first four; it sees no write any more."""
