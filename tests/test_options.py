@@ -80,14 +80,14 @@ def test_a_name_like_no_other_is_told_where_it_could_go():
 
 def test_backend_is_refused_with_the_reason():
     """The backend is what thunderfx() is."""
-    with pytest.raises(OptionError, match="backend= is refused, since ThunderCompiler is the backend.*torch.compile"):
+    with pytest.raises(OptionError, match=r"backend= is refused, since ThunderCompiler is the backend.*torch\.compile"):
         thunder_fx.thunderfx(sine, backend="inductor")
 
 
 @pytest.mark.skipif(TORCH >= (2, 13), reason="this torch takes it")
 def test_an_option_of_a_newer_torch_says_so():
     """Not unknown, but not here."""
-    with pytest.raises(OptionError, match="isolate_recompiles= is torch.compile's on another release"):
+    with pytest.raises(OptionError, match=r"isolate_recompiles= is torch\.compile's on another release"):
         thunder_fx.thunderfx(sine, isolate_recompiles=False)
 
 
