@@ -90,6 +90,13 @@ def test_diagnosis_frame_skipped():
     assert "its frame was skipped: Dynamo has seen its code" in only_warning(get_subgraph_info, compiled)
 
 
+def test_a_function_is_not_inlined_into_itself():
+    """Two callables of one function: that the one was called says nothing of the other."""
+    called, other = thunderfx(sine), thunderfx(sine)
+    called(torch.ones(3))
+    assert "inlined" not in only_warning(get_subgraph_info, other)
+
+
 def test_diagnosis_inlined():
     """A compiled function that only runs inside another has no graph of its own; the other is named."""
     inner = thunderfx(sine)

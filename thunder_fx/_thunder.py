@@ -29,8 +29,8 @@ try:
 except Exception as error:  # an AttributeError, where torch has lost a name
     raise CompatibilityError(
         f"lightning-thunder could not be imported on torch {torch.__version__}: {error}. Put `import thunder_fx` "
-        "before the first `import thunder`, in a new process: on torch 2.13 and later thunder 0.2.6 needs its help, and "
-        "an import that failed cannot be repeated. thunder_fx knows torch 2.9 to 2.15"
+        "before the first `import thunder`, in a new process: on torch 2.13 and later thunder 0.2.6 needs its help, "
+        "and an import that failed cannot be repeated. thunder_fx knows torch 2.9 to 2.15"
     ) from error
 
 if TYPE_CHECKING:

@@ -278,7 +278,7 @@ def _open_record(graph_module: torch.fx.GraphModule, compilation: _torch.Compila
         source=_source(compilation.code) if compilation.code is not None else None,
         graph_break_reason=_torch.graph_break_reason(graph_module),
         recompile_reason=compilation.recompile_reason,
-        inlined=frozenset(map(_source, compilation.traced_code)),
+        inlined=frozenset(_source(code) for code in compilation.traced_code if code is not compilation.code),
     )
 
 

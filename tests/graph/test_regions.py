@@ -97,7 +97,7 @@ def test_a_users_executor_that_fails_while_tracing_is_a_failure():
 
 
 def test_static_inputs_are_not_checked_twice():
-    """Dynamo's guards have checked shapes and dtypes: thunder's prologue has no check of a tensor; with symbolic it has."""
+    """Dynamo's guards have checked shapes and dtypes; thunder's prologue does so only where sizes are symbolic."""
     compiled = thunderfx(sine)
     compiled(torch.ones(3))
     (info,) = get_subgraph_info(compiled)
