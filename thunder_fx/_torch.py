@@ -38,11 +38,13 @@ def context_of(compiled: object) -> Any | None:
     It lives as long as a callable that can reach the compiled code, and no longer: Dynamo does not hold it.
     """
     # A function carries it in the closure of an attribute, which functools.wraps hands on to wrappers (2.9 to 2.15).
-    # Read through vars(): a Module's attributes may be anything.
-    if isinstance(compiled, OptimizedModule):
+    # Asked of type() and vars(): an attribute of the user's may be anything, and may raise.
+    if issubclass(type(compiled), OptimizedModule):
         context = vars(compiled).get("dynamo_ctx")
+    elif type(compiled) is not types.FunctionType:
+        return None
     else:
-        getter = getattr(compiled, "__dict__", {}).get("get_compiler_config")
+        getter = vars(compiled).get("get_compiler_config")
         if not isinstance(getter, types.FunctionType):
             return None
         context = inspect.getclosurevars(getter).nonlocals.get("self")
@@ -74,13 +76,13 @@ def named_descendants(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.M
                 yield f"{prefix}{name}", child
 
 
-def calling_context(backend: object) -> Any | None:
-    """The torch.compile context, somewhere up the stack, that is calling its backend just now."""
+def calling_context(is_backend: Callable[[object], bool]) -> Any | None:
+    """The torch.compile context, somewhere up the stack, that is calling its backend (of which is asked) just now."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == "compile_wrapper" and frame.f_code.co_filename == eval_frame.__file__:
             context = frame.f_locals.get("self")
-            if isinstance(context, eval_frame._TorchDynamoContext) and backend_of(context) is backend:
+            if isinstance(context, eval_frame._TorchDynamoContext) and is_backend(backend_of(context)):
                 return context
         frame = frame.f_back
     return None
@@ -315,6 +317,22 @@ def storage_of(tensor: torch.Tensor) -> int | None:
         return number
     except (NotImplementedError, RuntimeError):
         return None
+
+
+# Autograd
+
+
+def raise_if_differentiated(gradients: Any, _: Any) -> Any:
+    """A hook of an autograd node whose backward cannot be differentiated: a second derivative raises, when asked for.
+
+    Does nothing unless the backward runs with create_graph=True. Made as torch's own once_differentiable makes it.
+    """
+    if not torch.is_grad_enabled():
+        return None
+    text = b"thunder_fx: a region that thunder runs has no second derivative; compile this by backend='eager' instead"
+    fake = [g.detach().requires_grad_() if isinstance(g, torch.Tensor) else g for g in gradients]
+    delayed = torch._C._functions.DelayedError(text, len(fake))(*fake)
+    return delayed if isinstance(delayed, tuple) else (delayed,)
 
 
 # Symbolic sizes

@@ -7,7 +7,9 @@ compiling consists of is graph/'s; who looks a record up is registry.py's and in
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import time
 import types
 import warnings
@@ -29,6 +31,8 @@ from thunder_fx.subgraph import CompiledFunction, CompilerType, Region, Source, 
 logger = logging.getLogger("thunder_fx")
 
 _live: weakref.WeakSet[ThunderCompiler] = weakref.WeakSet()
+# For what follows of a hook's first use, and the set above: a WeakSet cannot be iterated while another thread adds.
+_lock = threading.RLock()
 
 
 class ThunderCompiler:
@@ -57,6 +61,7 @@ class ThunderCompiler:
     Attributes:
         subgraph_infos: a SubgraphInfo for each captured graph, in order of capture.
         thunder_options, torch_compile_options: as given, in dicts of its own.
+        emptied: whether forget() has dropped graphs of it.
     """
 
     def __init__(
@@ -75,6 +80,8 @@ class ThunderCompiler:
             )
         if thunder_options is not None and not isinstance(thunder_options, Mapping):
             raise OptionError(f"{target}: thunder_options= takes a dict; found {thunder_options!r}")
+        if torch_compile_options is not None and not isinstance(torch_compile_options, Mapping):
+            raise OptionError(f"{target}: torch_compile_options= takes a dict; found {torch_compile_options!r}")
         known = option_rules.route(target, dict(torch_compile_options or {}))
         if known.thunder:
             name = next(iter(known.thunder))
@@ -82,8 +89,10 @@ class ThunderCompiler:
         self.subgraph_infos: list[SubgraphInfo] = []
         self.thunder_options = option_rules.merge_thunder_options(target, thunder_options, routed.thunder)
         self.torch_compile_options = known.torch_compile
+        self.emptied = False
         self._hook = Hook(Settings(self.thunder_options, self.torch_compile_options), self)
-        _live.add(self)
+        with _lock:
+            _live.add(self)
 
     def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: list[Any], **kwargs: Any) -> Any:
         return self._hook(graph_module, example_inputs, **kwargs)
@@ -94,15 +103,16 @@ class ThunderCompiler:
     def forget(self, *, stop_recording: bool) -> None:
         """Free the records; with `stop_recording`, make no new ones either. forget(fn) is the call for users."""
         self.subgraph_infos.clear()
+        self.emptied = True
         if stop_recording:
             self._hook.forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ThunderCompiler:
         # Transforms and executors are the user's objects, which may hold anything: a copy compiles with the same ones.
-        return ThunderCompiler(self.thunder_options, self.torch_compile_options)
+        return type(self)(self.thunder_options, self.torch_compile_options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ThunderCompiler, (self.thunder_options, self.torch_compile_options)
+        return type(self), (self.thunder_options, self.torch_compile_options)
 
 
 @dataclass(frozen=True)
@@ -122,6 +132,19 @@ class Settings:
         return option_rules.inductor_options("torch.compile", mode, options, told.get("dynamic"))
 
 
+class CompiledGraph:
+    """What Dynamo calls for a graph. It can be emptied, since Dynamo leaves it in the function's globals for good."""
+
+    # No __dict__: functools.wraps, by which Dynamo wraps it, would copy that.
+    __slots__ = ("__weakref__", "run")
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self.run = run
+
+    def __call__(self, *args: Any) -> Any:
+        return self.run(*args)
+
+
 class Hook:
     """What thunderfx() gives to torch.compile as its backend."""
 
@@ -131,29 +154,46 @@ class Hook:
     def __init__(self, settings: Settings, compiler: ThunderCompiler | None = None) -> None:
         self.settings = settings
         self._compiler = weakref.ref(compiler) if compiler is not None else None
-        # A copy of a hook belongs to a copy of a compiled callable: its record is made when first needed.
-        self._makes_its_record = compiler is None
+        # A copy of a hook belongs to a copy of a compiled callable: its record is made when it first compiles.
+        self._is_copy = compiler is None
+        self._forgotten = False
         self.codes: dict[int, weakref.ref[types.CodeType]] = {}
+        self.compiled: list[weakref.ref[CompiledGraph]] = []
 
     def compiler(self) -> ThunderCompiler | None:
         return self._compiler() if self._compiler is not None else None
 
-    def compiler_for(self, context: Any | None) -> ThunderCompiler | None:
-        """The record; for a copied hook made now, and kept for as long as its torch.compile context lives."""
+    def compiler_asked_for(self, context: Any) -> ThunderCompiler | None:
+        """The record, for a lookup on a callable of this context: a new one if the last is gone; None if forgotten."""
+        return None if self._forgotten else self.compiler() or self._new_compiler(context)
+
+    def _compiler_to_record_in(self, context: Any | None) -> ThunderCompiler | None:
         compiler = self.compiler()
-        if compiler is None and self._makes_its_record and context is not None:
-            compiler = ThunderCompiler(self.settings.thunder_options, self.settings.torch_compile_options)
-            compiler._hook = self
-            self._compiler = weakref.ref(compiler)
-            self._makes_its_record = False
-            _torch.keep_on(context, compiler)
-            retire_with(context, self)
+        if compiler is None and self._is_copy and not self._forgotten and context is not None:
+            return self._new_compiler(context)
         return compiler
+
+    def _new_compiler(self, context: Any) -> ThunderCompiler:
+        """A record that lives as long as the torch.compile context: whoever can call the compiled code can ask."""
+        with _lock:
+            compiler = self.compiler()
+            if compiler is None:
+                compiler = ThunderCompiler(self.settings.thunder_options, self.settings.torch_compile_options)
+                compiler._hook = self
+                _torch.keep_on(context, compiler)
+                if self._compiler is None:
+                    retire_with(context, self)
+                self._compiler = weakref.ref(compiler)
+            return compiler
 
     def forget(self) -> None:
         """Record nothing from here on."""
         self._compiler = None
-        self._makes_its_record = False
+        self._forgotten = True
+
+    def is_hook_of(self, backend: object) -> bool:
+        """Whether a backend that torch.compile was given compiles by this hook."""
+        return backend is self or (isinstance(backend, ThunderCompiler) and getattr(backend, "_hook", None) is self)
 
     def __call__(
         self,
@@ -163,22 +203,23 @@ class Hook:
         mode: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Callable[..., Any]:
-        context = _torch.calling_context(self)
+        context = _torch.calling_context(self.is_hook_of)
         compilation = _torch.current_compilation()
         if compilation.code is not None:
             self.codes[id(compilation.code)] = weakref.ref(compilation.code)
         info = _open_record(graph_module, compilation)
-        compiler = self.compiler_for(context)
+        compiler = self._compiler_to_record_in(context)
         if compiler is not None:
             compiler.subgraph_infos.append(info)
-        inductor_options = self.settings.for_inductor(mode, options)
         start = time.perf_counter()
         try:
-            compiled = compile_graph(graph_module, info, self.settings.for_thunder(), inductor_options)
+            inductor_options = self.settings.for_inductor(mode, options)
+            run = compile_graph(graph_module, info, self.settings.for_thunder(), inductor_options)
         except _torch.CONTROL_FLOW:
             # Dynamo will come again with another graph of the same frame; this one never was.
             if compiler is not None:
-                compiler.subgraph_infos.remove(info)
+                with contextlib.suppress(ValueError):  # forget() may have been quicker
+                    compiler.subgraph_infos.remove(info)
             raise
         except Exception as error:
             info.error = describe(error)
@@ -187,6 +228,9 @@ class Hook:
             info.seconds = time.perf_counter() - start
             _log(info)
         _warn_near_limit(compilation, context)
+        compiled = CompiledGraph(run)
+        self.compiled = [reference for reference in self.compiled if reference() is not None]
+        self.compiled.append(weakref.ref(compiled))
         return compiled
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
@@ -198,8 +242,16 @@ class Hook:
     def retire(self) -> None:
         """No callable can reach what was compiled any more: free it. Called by the garbage collector; takes no lock."""
         _torch.invalidate(self.codes.values(), self)
-        self.codes = {}
+        for reference in self.compiled:
+            compiled = reference()
+            if compiled is not None:
+                compiled.run = _retired
+        self.codes, self.compiled = {}, []
         self.settings = Settings({}, {})
+
+
+def _retired(*args: Any) -> Any:
+    raise RuntimeError("this compiled graph was freed with its compiled callable, which nothing can call any more")
 
 
 def retire_with(context: Any, hook: Hook) -> None:
@@ -209,7 +261,8 @@ def retire_with(context: Any, hook: Hook) -> None:
 
 def live_compilers() -> list[ThunderCompiler]:
     """Every ThunderCompiler that is alive, for whoever asks what was compiled since: graph_id tells the order."""
-    return list(_live)
+    with _lock:
+        return list(_live)
 
 
 def compile_graph(
@@ -298,8 +351,14 @@ def _warn_near_limit(compilation: _torch.Compilation, context: Any | None) -> No
         return
     usage = _torch.cache_usage(compilation.code, context).with_one_more()
     if usage.just_full:
+        warn_of_limit(compilation.code, usage)
+
+
+def warn_of_limit(code: types.CodeType, usage: _torch.CacheUsage) -> None:
+    """The warning for callables that get no graph because Dynamo has compiled their code too often."""
+    if usage.full:
         warnings.warn(
-            f"{_source(compilation.code)} has now been compiled as often as torch._dynamo.config.{usage.which} allows, "
+            f"{_source(code)} has now been compiled as often as torch._dynamo.config.{usage.which} allows, "
             "counting every callable compiled from it. What is compiled of it next gets no graph and runs eager, "
             "without a word from torch.compile. Raise the limit, call torch._dynamo.reset(), or see "
             "TORCH_LOGS=recompiles for what makes it recompile",

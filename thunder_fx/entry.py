@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
@@ -11,8 +12,8 @@ from typing_extensions import Unpack
 
 from thunder_fx import _torch, registry
 from thunder_fx import options as option_rules
-from thunder_fx.compiler import ThunderCompiler, retire_with
-from thunder_fx.errors import UncompilableError
+from thunder_fx.compiler import ThunderCompiler, retire_with, warn_of_limit
+from thunder_fx.errors import ThunderFXWarning, UncompilableError
 from thunder_fx.options import Options, describe_callable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,12 +76,23 @@ def _compile(fn: Callable[..., Any], routed: option_rules.Routed) -> Any:
         # Otherwise the ninth callable compiled from one function or class gets no graph, and nobody says so.
         options.setdefault("isolate_recompiles", True)
     compiled = torch.compile(fn, backend=compiler._hook, **options)
-    context = _torch.context_of(compiled)
-    if compiled is fn or context is None or _torch.backend_of(context) is not compiler._hook:
+    if compiled is fn:
         registry.note_unchanged(fn)
+        return compiled
+    context = _torch.context_of(compiled)
+    if context is None or _torch.backend_of(context) is not compiler._hook:
+        warnings.warn(
+            f"thunderfx({describe_callable(fn)}): torch.compile of torch {torch.__version__} did not take the backend "
+            "that it was given, as under its bisector, or returned something unknown; lookups will not know it",
+            ThunderFXWarning,
+            stacklevel=3,
+        )
         return compiled
     retire_with(context, compiler._hook)
     registry.register(compiled, compiler)
+    code = _torch.guarded_code_of(compiled)
+    if code is not None:
+        warn_of_limit(code, _torch.cache_usage(code, context))
     return compiled
 
 

@@ -97,9 +97,12 @@ def _final(infos: list[SubgraphInfo], stages: Callable[[Region], list[TraceCtx]]
 
 
 def _infos(fn: Callable[..., Any], without: str) -> list[SubgraphInfo]:
-    infos = list(resolve(fn).subgraph_infos)
+    compiler = resolve(fn)
+    infos = list(compiler.subgraph_infos)
     if not infos:
-        warnings.warn(f"{without}: {diagnose(fn)}", ThunderFXWarning, stacklevel=3)
+        forgotten = f"{describe_callable(fn)} has no new graph since forget() dropped what there was"
+        why = forgotten if compiler.emptied else diagnose(fn)
+        warnings.warn(f"{without}: {why}", ThunderFXWarning, stacklevel=3)
     return infos
 
 

@@ -39,6 +39,7 @@ class PeerCompiler(ThunderCompiler):
         self._infos: list[SubgraphInfo] = []
         self.thunder_options = dict(peer.thunder_options)
         self.torch_compile_options: dict[str, Any] = {}
+        self.emptied = False
 
     @property
     def subgraph_infos(self) -> list[SubgraphInfo]:  # type: ignore[override]

@@ -11,6 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -140,10 +141,16 @@ def merge_thunder_options(
     if explicit is None:
         explicit = {}
     if not isinstance(explicit, Mapping):
-        raise OptionError(f"{target}: thunder_options= takes a dict of options for thunder.jit; found {explicit!r}")
+        raise OptionError(f"{target}: thunder_options= takes a dict of thunder.jit's options; found {shown(explicit)}")
     if twice := sorted(set(explicit) & set(keywords)):
         raise OptionError(f"{target}: given twice, as a keyword and in thunder_options=: {', '.join(twice)}")
+    for name in explicit:
+        if not isinstance(name, str):
+            raise OptionError(f"{target}: thunder_options= takes a dict of options by name; found the name {name!r}")
+        if name in TORCH_COMPILE_NAMES and name not in THUNDER_NAMES:
+            raise OptionError(f"{target}: {name}= is torch.compile's option, and does not go in thunder_options=")
     merged = {**explicit, **keywords}
+    _thunder.check_values(target, merged)
     for name, why in _RESERVED.items():
         if name in merged:
             raise OptionError(f"{target}: {name}= cannot be set: {why}")
@@ -159,18 +166,37 @@ def merge_thunder_options(
 def _listed(target: str, name: str, value: Any) -> list[Any]:
     """The user's iterable as a list of our own: thunder.jit appends to it, and a generator can be read only once."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise OptionError(f"{target}: {name}= takes a list (any iterable); found {value!r}; write {name}=[{value!r}]")
+        found = shown(value)
+        raise OptionError(f"{target}: {name}= takes a list (any iterable); found {found}; write {name}=[{found}]")
     return list(value)
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "fullgraph": (bool,),
+    "dynamic": (bool,),
+    "disable": (bool,),
+    "isolate_recompiles": (bool,),
+    "mode": (str,),
+    "name": (str,),
+    "recompile_limit": (int,),
+}
 
 
 def check_torch_compile_options(target: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The same options in a dict of our own; torch.compile pops from the `options=` that it is given."""
     checked = dict(options)
+    for name, kinds in _KINDS.items():
+        if not isinstance(checked.get(name), (*kinds, NoneType)):
+            words = " or ".join(kind.__name__ for kind in kinds)
+            raise OptionError(f"{target}: {name}= takes {words} or None; found {shown(checked[name])}")
     if checked.get("mode") is not None and checked.get("options") is not None:
         raise OptionValueError(f"{target}: torch.compile takes mode= or options=, not both; a mode is a set of options")
     if checked.get("options") is not None:
         if not isinstance(checked["options"], Mapping):
-            raise OptionError(f"{target}: options= takes a dict of Inductor's options; found {checked['options']!r}")
+            found = shown(checked["options"])
+            raise OptionError(f"{target}: options= takes a dict of Inductor's options; found {found}")
+        if unnamed := [name for name in checked["options"] if not isinstance(name, str)]:
+            raise OptionError(f"{target}: options= takes a dict of options by name; found the name {shown(unnamed[0])}")
         checked["options"] = dict(checked["options"])
     # Now, and not when the first region meets Inductor: a call that failed leaves nothing behind.
     inductor_options(target, checked.get("mode"), checked.get("options"), checked.get("dynamic"))
@@ -227,18 +253,29 @@ def _unknown(target: str, name: str, torch_names: frozenset[str], thunder_names:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(str(name), known, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def describe_callable(fn: Callable[..., Any] | object) -> str:
     """What messages call a callable: a function's qualified name, a Module's class; not its repr, which can be long."""
-    if isinstance(fn, torch.nn.Module):
-        return f"a {type(fn).__qualname__} Module"
-    name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None)
-    if isinstance(name, str):
-        return name
-    if isinstance(fn, functools.partial):
-        return f"functools.partial of {describe_callable(fn.func)}"
-    text = repr(fn)
-    return text if len(text) <= 60 else f"a {type(fn).__qualname__} object"
+    try:
+        if isinstance(fn, torch.nn.Module):
+            return f"a {type(fn).__qualname__} Module"
+        name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None)
+        if isinstance(name, str):
+            return name
+        if isinstance(fn, functools.partial):
+            return f"functools.partial of {describe_callable(fn.func)}"
+    except Exception:  # an attribute of the user's that raises; a message about it must not
+        return f"a {type(fn).__qualname__} object"
+    return shown(fn)
+
+
+def shown(value: object) -> str:
+    """A value in a message: its repr, if that is short and does not raise."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = ""
+    return text if 0 < len(text) <= 60 else f"a {type(value).__qualname__} object"

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from thunder_fx import _torch
+from thunder_fx import _thunder, _torch
 from thunder_fx.compiler import Hook, ThunderCompiler
 from thunder_fx.errors import NotCompiledError, RegistrationError
 from thunder_fx.interop import seen_as_ours
-from thunder_fx.options import describe_callable
+from thunder_fx.options import describe_callable, shown
 
 # Reentrant: a finalizer may run in the middle of a lookup. Finalizers themselves take no lock.
 _lock = threading.RLock()
@@ -49,7 +49,7 @@ def register(fn: Callable[..., Any], backend: ThunderCompiler) -> None:
     """
     if not isinstance(backend, ThunderCompiler):
         raise RegistrationError(
-            f"register({describe_callable(fn)}, ...): expected a thunder_fx.ThunderCompiler, found {backend!r}; "
+            f"register({describe_callable(fn)}, ...): expected a thunder_fx.ThunderCompiler, found {shown(backend)}; "
             "last_backend(fn) gives the one of a compiled callable"
         )
     key = _key(fn)
@@ -68,22 +68,25 @@ def forget(fn: Callable[..., Any]) -> None:
 
         thunder_fx.forget(compiled)
 
-    Its records are freed at once; what it compiles from now on is not recorded, and lookups raise. For a Module
-    compiled in place this is the way to free its records, since Dynamo keeps its ThunderCompiler.
+    Its records are freed at once; what it compiles from now on is not recorded, and lookups raise. A ThunderCompiler
+    that was given to torch.compile (or to Module.compile) may serve others, and Dynamo keeps it until a reset: it is
+    emptied, and goes on recording.
 
     Raises:
         NotCompiledError: (a TypeError) nothing is known of `fn`.
     """
     with _lock:
         compiler = resolve(fn)
+        shared = _has_compiler_as_backend(fn)
         for key in [key for key in candidates(fn) if _find(key) is compiler]:
             _table.pop(key, None)
+            if shared:
+                continue
             _forgotten.add(key)
             context = _torch.context_of(key)
             if context is not None:
                 _torch.release_from(context)
-        # A ThunderCompiler that is a backend itself may have other callables, whose graphs it goes on recording.
-        compiler.forget(stop_recording=not _has_compiler_as_backend(fn))
+        compiler.forget(stop_recording=not shared)
 
 
 def compiled_callables() -> list[Callable[..., Any]]:
@@ -98,7 +101,7 @@ def compiled_callables() -> list[Callable[..., Any]]:
 
 def resolve(fn: Callable[..., Any]) -> ThunderCompiler:
     """The ThunderCompiler of a callable, found and from then on remembered; NotCompiledError if there is none."""
-    if type(fn) is types.FunctionType or isinstance(fn, _torch.OptimizedModule):
+    if type(fn) is types.FunctionType or issubclass(type(fn), _torch.OptimizedModule):
         compiler = _table.get(fn)
         if compiler is not None:
             return compiler
@@ -106,7 +109,9 @@ def resolve(fn: Callable[..., Any]) -> ThunderCompiler:
         for key in candidates(fn):
             compiler = _find(key)
             if compiler is not None:
-                _table[key] = compiler
+                # Not a backend itself: the table would keep it alive, as value of its own key.
+                if _torch.context_of(key) is not None or _thunder.is_peer_callable(key):
+                    _table[key] = compiler
                 return compiler
     raise NotCompiledError(_why_unknown(fn))
 
@@ -130,7 +135,7 @@ def _find(key: Any) -> ThunderCompiler | None:
     if isinstance(backend, ThunderCompiler):
         return backend
     if isinstance(backend, Hook):
-        return backend.compiler_for(context)
+        return backend.compiler_asked_for(context) if context is not None else backend.compiler()
     return seen_as_ours(backend)
 
 
@@ -147,12 +152,12 @@ def candidates(fn: Any) -> Iterator[Any]:
 
 def _key(fn: Any) -> Any | None:
     """What stands for a callable in the table; None for what cannot stand there."""
-    if isinstance(fn, torch.nn.Module) and not isinstance(fn, _torch.OptimizedModule):
+    if _is_plain_module(fn):
         compiled = _torch.compiled_in_place(fn)
         if compiled is not None:
             return compiled
-    if isinstance(fn, types.MethodType):
-        return None  # made anew at each access; its function stands for it
+    if issubclass(type(fn), (types.MethodType, type)):
+        return None  # a method is made anew at each access, and its function stands for it; a class is never compiled
     kind: Any = type(fn)
     by_identity = kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__
     return fn if by_identity and kind.__weakrefoffset__ else None
@@ -160,11 +165,17 @@ def _key(fn: Any) -> Any | None:
 
 def _inner(fn: Any) -> Any | None:
     """The next callable that a compiled one may hide in."""
-    if isinstance(fn, (types.MethodType, staticmethod, classmethod)):
+    # Asked of type(): an object of the user's may lie about its __class__, or raise.
+    kind = type(fn)
+    if issubclass(kind, (types.MethodType, staticmethod, classmethod)):
         return fn.__func__
-    if isinstance(fn, functools.partial):
+    if issubclass(kind, functools.partial):
         return fn.func
-    return vars(fn).get("__wrapped__") if isinstance(fn, types.FunctionType) else None
+    return vars(fn).get("__wrapped__") if kind is types.FunctionType else None
+
+
+def _is_plain_module(fn: Any) -> bool:
+    return issubclass(type(fn), torch.nn.Module) and not issubclass(type(fn), _torch.OptimizedModule)
 
 
 def _has_compiler_as_backend(fn: Any) -> bool:
@@ -187,7 +198,7 @@ def _why_unknown(fn: Any) -> str:
         )
     if any(key in _forgotten for key in candidates(fn)):
         return f"{what} was forgotten by forget(); compile it again with thunderfx(fn)"
-    if isinstance(fn, torch.nn.Module):
+    if issubclass(type(fn), torch.nn.Module):
         children = [name for name, child in _torch.named_descendants(fn) if _is_known(child)]
         if children:
             names = ", ".join(children[:10]) + (", ..." if len(children) > 10 else "")

@@ -119,7 +119,8 @@ class Region:
             Inductor or eager from then on.
         nodes: the names of its operators in the captured graph, in order.
         example_inputs: metadata of its inputs, in order.
-        error: type and text of the last exception from compiling or running it, else None.
+        error: type and text of the last exception from compiling it or running its forward, else None. A backward that
+            raises is autograd's to report, and is not kept here.
     """
 
     name: str
@@ -146,7 +147,7 @@ class Region:
 
     @property
     def compilations(self) -> int:
-        """How often its compiler compiled it: thunder once for each shape; Inductor once; 0 before its first run."""
+        """How often its compiler compiled it: thunder once for each shape that it has run with; Inductor 1; eager 0."""
         if self.compiler is CompilerType.THUNDER:
             return _thunder.compilations(self._compiled)
         return int(self.compiler is CompilerType.TORCH_INDUCTOR)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
 from thunder_fx import _torch
@@ -38,6 +39,10 @@ _WRITING_OPERATORS = frozenset(
         operator.setitem,
     }
 )
+
+
+# Where running_mean stands among the arguments; running_var follows, and the flag that turns writing on is number 5.
+_STATISTICS_AT: dict[Any, int] = {F.batch_norm: 1, F.instance_norm: 1, torch.batch_norm: 3, torch.instance_norm: 3}
 
 
 class Stretch(NamedTuple):
@@ -103,10 +108,27 @@ def written(node: Node) -> Iterator[Node]:
     elif node.op == "call_function":
         if node.target in _WRITING_OPERATORS:
             yield from _nodes_in(node.args[0])
+        elif (statistics := _running_statistics(node)) is not None:
+            # Written at the region's end by thunder, which is right as long as nothing else in the graph looks at them.
+            if any(len(target.users) > 1 or target.op != "placeholder" for target in statistics):
+                yield from statistics
         elif _is_in_place(node):
             # Optimisers' fused functions write several of their lists.
             several = getattr(node.target, "__name__", "").startswith(("_foreach_", "_fused_"))
             yield from _nodes_in(arguments if several else (arguments or [None])[0])
+
+
+def _running_statistics(node: Node) -> list[Node] | None:
+    """The running mean and variance that a batch_norm or instance_norm updates; None for any other call."""
+    position = _STATISTICS_AT.get(node.target)
+    if position is None:
+        return None
+    names = ("running_mean", "running_var", (node.target.__name__ == "batch_norm" and "training") or "use_input_stats")  # type: ignore[union-attr]
+    mean, var, uses_batch = (
+        node.args[at] if at < len(node.args) else node.kwargs.get(name)
+        for at, name in zip((position, position + 1, 5), names, strict=True)
+    )
+    return _nodes_in([mean, var]) if uses_batch is not False else []
 
 
 def _nodes_in(argument: Any) -> list[Node]:
@@ -164,4 +186,5 @@ def _written_by_body(node: Node) -> Iterator[Node]:
 
 
 def _has_write(body: GraphModule) -> bool:
-    return any(True for node in structure.calls(body) for _ in written(node))
+    nodes = structure.calls(body)
+    return any(_running_statistics(node) or any(True for _ in written(node)) for node in nodes)

@@ -51,6 +51,9 @@ def split(graph_module: GraphModule, unsupported: Collection[Node]) -> tuple[Gra
             keep_original_order=True,
             keep_original_node_name=True,
         )
+    for module in split_graph.modules():
+        if isinstance(module, GraphModule):
+            structure.drop_links_to_inputs(module)
     for number, part in enumerate(parts):
         rename_region(split_graph, f"submod_{number}", part.name)
     _torch.generate_code(split_graph)

@@ -18,7 +18,15 @@ from torch.fx import GraphModule
 from thunder_fx import _thunder, _torch
 from thunder_fx.errors import ThunderFXWarning
 from thunder_fx.graph import higher_order, structure
-from thunder_fx.subgraph import CompilerType, Region, SplitReason, SplitReasonType, SubgraphInfo, describe
+from thunder_fx.subgraph import (
+    CompiledFunction,
+    CompilerType,
+    Region,
+    SplitReason,
+    SplitReasonType,
+    SubgraphInfo,
+    describe,
+)
 
 
 class CompiledRegion(torch.nn.Module):
@@ -80,6 +88,18 @@ def _compile_by_thunder(
     return _ThunderRun(jitted, graph_module, region, info, inductor_options)
 
 
+def _forbid_second_derivative(result: Any) -> None:
+    """Have the gradient of a gradient raise: thunder's backward cannot be differentiated, and would pass for constant.
+
+    (torch's once_differentiable, under which thunder's backward runs, looks at the incoming gradients alone.)
+    """
+    for output in result if isinstance(result, (tuple, list)) else (result,):
+        node: Any = output.grad_fn if isinstance(output, torch.Tensor) else None
+        if type(node).__name__ == _thunder.AUTOGRAD_NODE:
+            node.register_hook(_torch.raise_if_differentiated)
+            return  # one node for all outputs of a region
+
+
 def _is_differentiable(node: torch.fx.Node) -> bool:
     return getattr(node.meta.get("example_value"), "grad_fn", None) is not None
 
@@ -99,9 +119,9 @@ class _ThunderRun(torch.nn.Module):
         inductor_options: Mapping[str, Any],
     ) -> None:
         super().__init__()
-        self.jitted = jitted
+        self.jitted: Any = jitted
         self._substitute: Callable[..., Any] | None = None
-        # Held until thunder has traced it once; in a tuple, so that Module does not register it as a child.
+        # Held while thunder may still fail to trace it; in a tuple, so that Module does not register it as a child.
         self._untraced: tuple[GraphModule, Mapping[str, Any]] | None = (graph_module, inductor_options)
         self._region = weakref.ref(region)
         self._info = weakref.ref(info)
@@ -109,37 +129,64 @@ class _ThunderRun(torch.nn.Module):
     def forward(self, *args: Any) -> Any:
         if self._substitute is not None:
             return self._substitute(*args)
-        if self._untraced is None:
-            return self.jitted(*args)
-        return self._first_run(*args)
+        untraced = self._untraced
+        if untraced is not None:
+            return self._run_untraced(untraced, *args)
+        return self._finish(self.jitted(*args))
 
-    def _first_run(self, *args: Any) -> Any:
+    def _finish(self, result: Any) -> Any:
+        if torch.is_grad_enabled():
+            _forbid_second_derivative(result)
+        return result
+
+    def _run_untraced(self, untraced: tuple[GraphModule, Mapping[str, Any]], *args: Any) -> Any:
+        graph_module, options = untraced
+        # thunder traces again for each size: then any later call may be the one that it cannot trace.
+        is_symbolic = any(map(structure.is_symbolic, graph_module.graph.find_nodes(op="placeholder")))
         try:
             result = self.jitted(*args)
         except Exception as error:
-            if not _thunder.is_tracing_failure(error) or self._untraced is None:
+            if not _thunder.is_tracing_failure(error):
                 raise
-            self._substitute = self._give_away(error, args)
+            region = self._region() or Region(name="", compiler=CompilerType.THUNDER)
+            substitute = _give_away(graph_module, args, region, options, is_symbolic=is_symbolic)
+            self._record_gift(error, region, substitute)
+            self._substitute, self.jitted, self._untraced = substitute, None, None
         else:
-            self._untraced = None
-            return result
-        return self._substitute(*args)
+            if not is_symbolic:
+                self._untraced = None
+            return self._finish(result)
+        return substitute(*args)
 
-    def _give_away(self, error: Exception, args: tuple[Any, ...]) -> Callable[..., Any]:
-        """Hand the region to Inductor (with symbolic sizes, to eager: outside of Dynamo they cannot be compiled)."""
-        assert self._untraced is not None
-        graph_module, options = self._untraced
-        region, info = self._region(), self._info()
-        if info is not None and region is not None:
-            text = f"region {region.name} was given away, since thunder could not trace it; see exception field"
-            info.split_reasons.append(SplitReason(SplitReasonType.EXCEPTION_TRACING, text, describe(error)))
-        region = region if region is not None else Region(name="", compiler=CompilerType.THUNDER)
-        region._compiled = None
-        if any(map(structure.is_symbolic, graph_module.graph.find_nodes(op="placeholder"))):
-            region.compiler = CompilerType.EAGER
-            return graph_module
-        region.compiler = CompilerType.TORCH_INDUCTOR
-        return _by_inductor_or_eager(graph_module, list(args), region, options)
+    def _record_gift(self, error: Exception, region: Region, substitute: Callable[..., Any]) -> None:
+        info = self._info()
+        if info is None:
+            return
+        text = f"region {region.name} was given away, since thunder could not trace it; see exception field"
+        info.split_reasons.append(SplitReason(SplitReasonType.EXCEPTION_TRACING, text, describe(error)))
+        if self.jitted in info.thunder_compiled_fns:
+            index = info.thunder_compiled_fns.index(self.jitted)
+            del info.thunder_compiled_fns[index], info.thunder_compiled_fns_example_inputs[index]
+        for graph, function in info.submodule_to_compiled_functions.items():
+            if function.compiled_fn is self.jitted:
+                info.submodule_to_compiled_functions[graph] = CompiledFunction(substitute, region.compiler)
+
+
+def _give_away(
+    graph_module: GraphModule,
+    args: tuple[Any, ...],
+    region: Region,
+    options: Mapping[str, Any],
+    *,
+    is_symbolic: bool,
+) -> Callable[..., Any]:
+    """What runs a region instead of thunder: Inductor; eager where sizes are symbolic, which needs Dynamo's help."""
+    region._compiled = None
+    if is_symbolic:
+        region.compiler = CompilerType.EAGER
+        return graph_module
+    region.compiler = CompilerType.TORCH_INDUCTOR
+    return _by_inductor_or_eager(graph_module, list(args), region, options)
 
 
 # Inductor

@@ -28,10 +28,21 @@ def copy_structure(graph_module: GraphModule) -> GraphModule:
     for name, child in graph_module.named_children():
         if isinstance(child, GraphModule) and hasattr(twin, name):
             setattr(twin, name, copy_structure(child))
-    for node in twin.graph.nodes:
+    drop_links_to_inputs(twin)
+    return twin
+
+
+def drop_links_to_inputs(graph_module: GraphModule) -> None:
+    """Take out of the nodes' metadata what reaches the user's inputs."""
+    for node in graph_module.graph.nodes:
         for key in _META_LEFT_OUT:
             node.meta.pop(key, None)
-    return twin
+
+
+def name_of(node: Node) -> str:
+    """The plain name of what a node calls, function or method: `sin`, `register_hook`; "" where it has none."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name if isinstance(name, str) else ""
 
 
 def tensors_of(node: Node) -> Iterator[torch.Tensor]:
@@ -43,6 +54,14 @@ def tensors_of(node: Node) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
             pending.extend(value)
+
+
+def same_geometry(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two strided tensors have one dtype, shape, strides and offset; symbolic ones by their hints."""
+    if a.dtype is not b.dtype or a.layout is not torch.strided or b.layout is not torch.strided or a.ndim != b.ndim:
+        return False
+    described = [[*map(_torch.hint, (*t.shape, *t.stride(), t.storage_offset()))] for t in (a, b)]
+    return described[0] == described[1]
 
 
 def is_symbolic(node: Node) -> bool:

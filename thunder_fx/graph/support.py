@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from thunder_fx import _thunder
+from thunder_fx import _thunder, _torch
 from thunder_fx.graph import higher_order, inplace, randomness, structure
 from thunder_fx.subgraph import SplitReason, SplitReasonType, describe
 
@@ -29,6 +29,8 @@ def reasons_against(
         with_gradients = _has_gradients(graph_module)
     nodes = structure.calls(graph_module)
     reasons = _reasons_of_stretches(graph_module, nodes)
+    for node in randomness.differing_from_eager(nodes, with_gradients=with_gradients):
+        reasons.setdefault(node, _unsupported(node, "would not draw eager's random numbers in thunder"))
     for node in nodes:
         if node not in reasons and (reason := _reason_against(node, options, with_gradients)) is not None:
             reasons[node] = reason
@@ -51,10 +53,17 @@ def _reasons_of_stretches(graph_module: GraphModule, nodes: list[Node]) -> dict[
             reasons.setdefault(
                 node, _unsupported(node, f"shares a stretch with the in-place write {_name(stretch.writer)}")
             )
+    for first, last in _derivative_stretches(nodes):
+        for node in nodes[first : last + 1]:
+            reasons.setdefault(node, _unsupported(node, "is differentiated within the graph (torch.func)"))
+    for hooked in (node for node in nodes if structure.name_of(node) in _AUTOGRAD_STATE):
+        # A hook hangs on a tensor of the region that registers it: what uses the tensor must be of that region too.
+        for node in nodes:
+            reasons.setdefault(node, _unsupported(node, f"stands in one graph with {hooked.name}"))
     level = 0
     for node in nodes:
         # Both of torch's spellings: torch._C._functorch's, and torch._functorch.predispatch's (torch 2.9).
-        name = getattr(node.target, "__name__", "")
+        name = structure.name_of(node)
         enters, leaves = name.endswith("_increment_nesting"), name.endswith("_decrement_nesting")
         level += enters
         if level > 0 or leaves:
@@ -63,11 +72,29 @@ def _reasons_of_stretches(graph_module: GraphModule, nodes: list[Node]) -> dict[
     return reasons
 
 
+# Methods that change how autograd treats a tensor, on that tensor alone.
+_AUTOGRAD_STATE = ("register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad")
+
+
+def _derivative_stretches(nodes: list[Node]) -> list[tuple[int, int]]:
+    """From the first functorch call to the last, if a derivative is taken: its parts belong to one autograd graph."""
+    names = [structure.name_of(node) for node in nodes]
+    if not any("grad_increment" in name or "autograd_grad" in name or "jvp_increment" in name for name in names):
+        return []
+    modules = [getattr(node.target, "__module__", None) or "" for node in nodes]
+    levels = [
+        position
+        for position, (name, module) in enumerate(zip(names, modules, strict=True))
+        if "functorch" in module or name.endswith("_nesting") or "autograd_grad" in name
+    ]
+    return [(levels[0], levels[-1])]
+
+
 def _reason_against(node: Node, options: Mapping[str, Any], with_gradients: bool) -> SplitReason | None:
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return _reason_against_higher_order(node, options, with_gradients)
-    if randomness.differs_from_eager(node, with_gradients=with_gradients):
-        return _unsupported(node, "would not draw eager's random numbers in thunder, where gradients are needed")
+    if _is_an_operand_to_thunder(node):
+        return _unsupported(node, "would return its operand itself in thunder")
     if _broadcasts_a_differentiable_scalar(node):
         return _unsupported(node, "would lose the gradient of a 0-dimensional CPU tensor in thunder")
     try:
@@ -79,6 +106,27 @@ def _reason_against(node: Node, options: Mapping[str, Any], with_gradients: bool
     if _computes_while_tracing(node):
         return _reason(node, SplitReasonType.MISSING_OP_SUPPORT, f"{_name(node)} didn't have any mapping in thunder.")
     return None
+
+
+# Eager copies where these change nothing.
+_COPYING = frozenset({"flip", "repeat", "repeat_interleave", "tile"})
+
+
+def _is_an_operand_to_thunder(node: Node) -> bool:
+    """thunder drops what changes nothing, and returns the operand, where eager makes a copy or a view with a grad_fn.
+
+    Told apart by what leaves the graph: a view of the same shape inside of it may well be the same tensor.
+    """
+    name = structure.name_of(node)
+    returned = any(user.op == "output" for user in node.users)
+    for result in structure.tensors_of(node):
+        for operand in (t for n in node.all_input_nodes for t in structure.tensors_of(n)):
+            if operand is result or not structure.same_geometry(operand, result):
+                continue
+            shares = _torch.storage_of(operand) == _torch.storage_of(result)
+            if (returned and shares) or (name in _COPYING and not shares):
+                return True
+    return False
 
 
 # Make the larger shape themselves, where thunder's gradient sums; elementwise operators leave it to the executor.
@@ -96,7 +144,7 @@ def _broadcasts_a_differentiable_scalar(node: Node) -> bool:
     scalars = [t for t in operands if t.ndim == 0 and t.device.type == "cpu" and t.requires_grad]
     if not scalars or not any(tensor.ndim > 0 for tensor in structure.tensors_of(node)):
         return False
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = structure.name_of(node)
     return name not in _SHAPE_OPERATORS
 
 
