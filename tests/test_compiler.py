@@ -11,6 +11,7 @@ import thunder_fx
 from tests.helpers import Block, assert_same_as_eager, needs_cxx, sine, splits
 from thunder_fx import CompilerType, OptionError, ThunderCompiler, ThunderFXWarning, get_subgraph_info, thunderfx
 from thunder_fx.compiler import live_compilers
+from thunder_fx.options import installed_torch_compile_names
 
 
 def test_options_are_the_users_in_dicts_of_its_own():
@@ -31,8 +32,10 @@ def test_options_are_the_users_in_dicts_of_its_own():
             r"fullgraph= is torch.compile's option; write torch.compile\(fn, backend=",
         ),
         (lambda: ThunderCompiler(cach="x"), "did you mean 'cache'"),
-        (lambda: ThunderCompiler(None, {"cache": "x"}), "cache= is thunder.jit's option"),
+        (lambda: ThunderCompiler(None, {"cache": "no caching"}), "cache= is thunder.jit's option"),
         (lambda: ThunderCompiler(3), "thunder_options= takes a dict; found 3"),
+        (lambda: ThunderCompiler(None, 3), "torch_compile_options= takes a dict; found 3"),
+        (lambda: ThunderCompiler(None, {1: 2}), "unknown option 1"),
         (lambda: ThunderCompiler(backend="inductor"), "backend= is refused"),
     ],
 )
@@ -148,6 +151,53 @@ def test_a_region_that_fails_when_it_runs_keeps_its_error():
     assert [r.error for r in info.regions] == [None, "RuntimeError: boom in an operator", None]
     assert len(thunder_fx.last_traces(compiled)) == 1
     assert info.error is None
+
+
+def test_a_wrong_option_that_torch_compile_hands_over_is_recorded():
+    """With a ThunderCompiler of the user's, Inductor's options come only when the first graph does."""
+    backend = ThunderCompiler()
+    compiled = torch.compile(sine, backend=backend, options={"nope": 1})
+    with pytest.raises(Exception, match="a name that Inductor does not know: 'nope'"):
+        compiled(torch.ones(3))
+    (info,) = backend.subgraph_infos
+    assert info.error.startswith("OptionValueError: ")
+    assert info.seconds is not None
+
+
+def test_a_shared_compiler_warns_near_the_limit_too():
+    """Modules compiled in place have no isolate_recompiles: the ninth would get no graph, without a word."""
+    with torch._dynamo.config.patch(recompile_limit=2):
+        models = [Block() for _ in range(2)]
+        for model in models:
+            model.compile(backend=ThunderCompiler())
+        models[0](torch.ones(2, 8))
+        with pytest.warns(ThunderFXWarning, match=r"recompile_limit \(2\) allows"):
+            models[1](torch.ones(2, 8))
+
+
+def test_compiling_what_can_get_no_graph_any_more_warns():
+    """At the call, before anything runs eager in silence."""
+
+    def fn(x):
+        return x.sin()
+
+    options = {"isolate_recompiles": False} if "isolate_recompiles" in installed_torch_compile_names() else {}
+    with torch._dynamo.config.patch(recompile_limit=1):
+        torch.compile(fn, backend="eager")(torch.ones(3))
+        with pytest.warns(ThunderFXWarning, match="What is compiled of it next gets no graph"):
+            thunderfx(fn, **options)
+
+
+def test_a_subclass_stays_itself_in_copies():
+    """By deepcopy, with the same options."""
+    import copy
+
+    class Own(ThunderCompiler):
+        pass
+
+    twin = copy.deepcopy(Own(cache="no caching"))
+    assert type(twin) is Own
+    assert twin.thunder_options == {"cache": "no caching"}
 
 
 def test_a_failing_transform_is_recorded_and_raised():

@@ -194,7 +194,7 @@ def test_recompiles_are_isolated_unless_the_user_says_otherwise():
 
 
 def test_the_compiled_callable_is_torch_compiles_own():
-    """A steady-state call passes through no line of thunder_fx before the compiled code."""
+    """No wrapper of ours around it: what is called is torch.compile's wrapper, as for any backend."""
     compiled = thunderfx(sine)
     torch_own = torch.compile(sine, backend="eager")
     assert compiled.__code__ is torch_own.__code__

@@ -20,10 +20,10 @@ ORDERS = [
 ]
 
 STATE = """
-import hashlib, torch
+import torch
 def state():
-    names = sorted(vars(torch.Tensor)), sorted(vars(torch._C.TensorBase)), repr(vars(torch.autograd.Function)["apply"])
-    return hash(str(names).encode())
+    owners = (torch.Tensor, torch._C.TensorBase, torch.autograd.Function)
+    return [sorted((name, id(value)) for name, value in vars(owner).items()) for owner in owners]
 """
 
 

@@ -329,6 +329,118 @@ def test_what_cannot_be_registered_is_refused(fn, backend, message):
     assert compiled_callables() == before
 
 
+class Raises:
+    """An object whose every own word raises."""
+
+    def __repr__(self):
+        raise RuntimeError("repr")
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+    @property
+    def __class__(self):
+        raise RuntimeError("__class__")
+
+    @property
+    def __dict__(self):
+        raise RuntimeError("__dict__")
+
+    def __call__(self, x):
+        return x
+
+
+def test_objects_whose_attributes_raise_get_their_message_all_the_same():
+    """A lookup's error is the lookup's, and not that of the object asked about."""
+    for lookup in (last_backend, get_subgraph_info, forget):
+        with pytest.raises(NotCompiledError, match="a Raises object"):
+            lookup(Raises())
+    with pytest.raises(RegistrationError):
+        register(int, ThunderCompiler())
+
+
+def test_a_backend_that_was_looked_up_by_itself_is_not_kept():
+    """The table never holds a backend as the value of its own key."""
+    backend = ThunderCompiler()
+    compiled = torch.compile(sine, backend=backend)
+    compiled(torch.ones(3))
+    assert get_subgraph_info(backend) == get_subgraph_info(compiled)
+    reference = weakref.ref(backend)
+    del backend, compiled
+    torch._dynamo.reset()
+    gc.collect()
+    assert reference() is None
+
+
+def test_forgetting_a_module_compiled_in_place_empties_and_goes_on():
+    """Its ThunderCompiler may serve others: it records what comes next, and can be emptied again."""
+    model, backend = Block(), ThunderCompiler()
+    model.compile(backend=backend, dynamic=False)
+    for n in (2, 3):
+        model(torch.randn(n, 8))
+        assert len(get_subgraph_info(model)) == 1
+        forget(model)
+        with pytest.warns(thunder_fx.ThunderFXWarning, match=r"no new graph since forget\(\)"):
+            assert get_subgraph_info(model) == []
+
+
+def test_a_shallow_copy_is_known_after_the_original_is_gone():
+    """It runs by the same torch.compile context; its record begins when it is first asked for."""
+    original = thunderfx(Block())
+    original(torch.randn(2, 8))
+    twin = copy.copy(original)
+    del original
+    gc.collect()
+    assert isinstance(last_backend(twin), ThunderCompiler)
+    twin(torch.randn(2, 3, 8))
+    assert len(get_subgraph_info(twin)) == 1
+
+
+def test_dropping_frees_the_graphs_of_a_function_that_breaks():
+    """Dynamo leaves a graph's callable in the function's globals, even after a reset; what it held is freed."""
+
+    def breaks(x):
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y * 2
+
+    compiled = thunderfx(breaks)
+    compiled(torch.ones(3))
+    references = [weakref.ref(i.split_graph_module) for i in get_subgraph_info(compiled)]
+    assert len(references) == 2
+    del compiled
+    gc.collect()
+    assert [r() for r in references] == [None, None]
+
+
+def test_live_compilers_can_be_listed_while_others_are_made():
+    """A diagnosis looks through all of them."""
+    stop, errors = threading.Event(), []
+
+    def make():
+        while not stop.is_set():
+            ThunderCompiler()
+
+    def look():
+        try:
+            for _ in range(2000):
+                thunder_fx.compiler.live_compilers()
+        except Exception as error:
+            errors.append(error)
+
+    maker, looker = threading.Thread(target=make), threading.Thread(target=look)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        maker.start(), looker.start()
+        looker.join(timeout=60)
+    finally:
+        stop.set()
+        maker.join(timeout=60)
+        sys.setswitchinterval(interval)
+    assert errors == []
+
+
 def test_many_threads_compile_look_up_and_forget():
     """No lost entry, no wrong one, no deadlock."""
     errors = []

@@ -56,7 +56,7 @@ def check_transforms(target: str, transforms: Sequence[Any]) -> None:
         if not isinstance(transform, Transform):
             raise OptionError(
                 f"{target}: transforms= takes instances of thunder.core.transform_common.Transform; found "
-                f"a {type(transform).__qualname__} object"
+                f"an object of {type(transform)!r}"
             )
 
 
@@ -193,14 +193,14 @@ def compilations(compiled: Callable[..., Any] | None) -> int:
 
 def peer_compiler(obj: object) -> Any | None:
     """The thunder.dynamo.ThunderCompiler behind one of its objects: itself, or its compiled callable's; else None."""
-    if isinstance(obj, _PEER_COMPILED_OBJECT):
-        obj = obj._backend
-    return obj if isinstance(obj, _PEER_COMPILER) else None
+    if is_peer_callable(obj):
+        obj = obj._backend  # type: ignore[attr-defined]
+    return obj if issubclass(type(obj), _PEER_COMPILER) else None
 
 
 def is_peer_callable(obj: object) -> bool:
     """Whether something is what thunder.dynamo.thunderfx() returned."""
-    return isinstance(obj, _PEER_COMPILED_OBJECT)
+    return issubclass(type(obj), _PEER_COMPILED_OBJECT)
 
 
 # Bound now: tools that compare us with thunder.dynamo replace these names in its modules.

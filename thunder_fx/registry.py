@@ -132,9 +132,9 @@ def _find(key: Any) -> ThunderCompiler | None:
         return compiler
     context = _torch.context_of(key)
     backend = _torch.backend_of(context) if context is not None else key
-    if isinstance(backend, ThunderCompiler):
-        return backend
-    if isinstance(backend, Hook):
+    if issubclass(type(backend), ThunderCompiler):
+        return backend  # type: ignore[no-any-return]
+    if issubclass(type(backend), Hook):
         return backend.compiler_asked_for(context) if context is not None else backend.compiler()
     return seen_as_ours(backend)
 

@@ -408,3 +408,130 @@ def test_checkpoint():
         lambda x: torch.utils.checkpoint.checkpoint(lambda y: torch.sinc(y).sin(), x, use_reentrant=False) * 2
     )
     assert "contains: node with name: sinc" in outside.split_reasons[0].info
+
+
+# What a region must not be cut out of
+
+
+def hook_on_a_value(x):
+    y = x.sin()
+    y.register_hook(lambda g: g * 2)
+    return y * 3
+
+
+def test_a_hook_on_a_value_of_the_graph_is_called():
+    """It hangs on the tensor that it was registered on, and what uses that tensor must go through it."""
+    check(hook_on_a_value)
+
+
+@pytest.mark.parametrize(
+    "derivative",
+    [
+        torch.func.jacrev(lambda a: a.sin() * a.sum()),
+        torch.func.grad(lambda a: (a.sin() * a).sum()),
+        torch.func.hessian(lambda a: (a.sin() * a).sum()),
+        torch.func.jacfwd(torch.sin),
+        torch.vmap(torch.func.grad(lambda a: a.sin())),
+        lambda x: torch.func.vjp(torch.sin, x)[1](x)[0],
+    ],
+    ids=["jacrev", "grad", "hessian", "jacfwd", "vmap of grad", "vjp"],
+)
+def test_derivatives_taken_within_the_graph(derivative):
+    """jacrev differentiates what was computed before; cut in two, it is silently zero."""
+
+    def fn(x):
+        return derivative(x.cos()) * 2
+
+    x = torch.linspace(0.1, 1, 3)
+    torch.testing.assert_close(thunderfx(fn)(x), fn(x))
+
+
+def test_a_second_derivative_raises_and_is_not_silently_constant():
+    """Only when it is asked for: create_graph=True alone changes nothing, as under torch's once_differentiable."""
+    compiled = thunderfx(lambda x: x.sin() * x)
+    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    y = compiled(x).sum()
+    (gradient,) = torch.autograd.grad(y, x, create_graph=True)
+    torch.testing.assert_close(gradient.detach(), (x.cos() * x + x.sin()).detach())
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        (y + (gradient**2).sum()).backward()
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, m, v: (F.batch_norm(x, m, v, training=True), m * 2, v + 1),
+        lambda x, m, v: (F.instance_norm(x[None].mT, m, v, use_input_stats=True), m * 2),
+        lambda x, m, v: (torch.batch_norm(x, None, None, m, v, True, 0.1, 1e-5, False), m.clone()),
+        lambda x, m, v: (F.batch_norm(x, m, v, training=False), m * 2),
+    ],
+    ids=["batch_norm", "instance_norm", "torch.batch_norm", "evaluation"],
+)
+def test_running_statistics_read_after_they_were_written(fn):
+    """thunder writes them at the region's end; a read in the same graph has to see the new ones."""
+
+    def run(f):
+        mean, var = torch.zeros(4), torch.ones(4)
+        return f(matrix(), mean, var), mean, var
+
+    torch.testing.assert_close(run(thunderfx(fn)), run(fn))
+
+
+def test_batch_norm_by_itself_stays_with_thunder():
+    """Where nobody looks at the statistics in the same graph."""
+
+    def fn(x, m, v):
+        return F.batch_norm(x, m, v, training=True).sin()
+
+    compiled = thunderfx(fn)
+    compiled(matrix(), torch.zeros(4), torch.ones(4))
+    assert get_subgraph_info(compiled)[0].split_reasons == []
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: F.dropout(x, 0.5) + torch.randn(6, 4),
+        lambda x: F.dropout(x, 0.5) * torch.randint(0, 9, (6, 4)),
+        lambda x: F.dropout(F.dropout(x, 0.5), 0.5),
+    ],
+)
+def test_dropout_without_gradients_keeps_its_place(fn):
+    """thunder may move it behind another random operator; the generator's state alone would not tell."""
+    compiled, x = thunderfx(fn), matrix()
+    compiled(x)
+    results = []
+    for f in (compiled, fn):
+        torch.manual_seed(1)
+        results.append((f(x), torch.get_rng_state()))
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("needs_gradient", [True, False])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.repeat(1, 1),
+        lambda x: x.repeat_interleave(1, 0),
+        lambda x: x.tile(1),
+        lambda x: x.flip([]),
+        lambda x: x.view_as(x),
+        lambda x: x.reshape(6, 4),
+        lambda x: x[...],
+        lambda x: x[:],
+        lambda x: x.transpose(0, 0),
+        lambda x: x.contiguous(),
+        lambda x: x.t(),
+        lambda x: x.clone(),
+    ],
+)
+def test_results_share_with_inputs_what_eagers_share(fn, needs_gradient):
+    """A copy is a copy, a view is a view with a gradient function, and the input itself is the input itself."""
+
+    def relation(f):
+        x = matrix().requires_grad_(needs_gradient)
+        y = f(x)
+        shared = y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        return y is x, shared, y.is_leaf, y.requires_grad, y.stride()
+
+    assert relation(thunderfx(fn)) == relation(fn)

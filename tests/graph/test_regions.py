@@ -36,6 +36,8 @@ def test_what_thunder_cannot_trace_is_inductors(taken_for_supported):
     (reason,) = info.split_reasons
     assert reason.reason_type is SplitReasonType.EXCEPTION_TRACING
     assert reason.exception
+    assert info.thunder_compiled_fns == info.thunder_compiled_fns_example_inputs == []
+    assert [f.compiler for f in info.submodule_to_compiled_functions.values()] == [CompilerType.TORCH_INDUCTOR]
 
 
 def test_with_symbolic_sizes_it_runs_eager(taken_for_supported):
