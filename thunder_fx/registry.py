@@ -133,7 +133,8 @@ def _find(key: Any) -> ThunderCompiler | None:
     context = _torch.context_of(key)
     backend = _torch.backend_of(context) if context is not None else key
     if issubclass(type(backend), ThunderCompiler):
-        return backend  # type: ignore[no-any-return]
+        compiler = backend
+        return compiler
     if issubclass(type(backend), Hook):
         return backend.compiler_asked_for(context) if context is not None else backend.compiler()
     return seen_as_ours(backend)
