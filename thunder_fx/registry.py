@@ -133,10 +133,11 @@ def _find(key: Any) -> ThunderCompiler | None:
     context = _torch.context_of(key)
     backend = _torch.backend_of(context) if context is not None else key
     if issubclass(type(backend), ThunderCompiler):
-        compiler = backend
-        return compiler
+        own: ThunderCompiler = backend
+        return own
     if issubclass(type(backend), Hook):
-        return backend.compiler_asked_for(context) if context is not None else backend.compiler()
+        hook: Hook = backend
+        return hook.compiler_asked_for(context) if context is not None else hook.compiler()
     return seen_as_ours(backend)
 
 
