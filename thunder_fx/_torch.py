@@ -13,15 +13,12 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch._dynamo
 from torch._dynamo import convert_frame, eval_frame, exc, external_utils, guards
 from torch._guards import CompileContext, TracingContext
-
-if TYPE_CHECKING:
-    from thunder_fx.compiler import ThunderCompiler
 
 OptimizedModule = eval_frame.OptimizedModule
 
@@ -88,8 +85,8 @@ def calling_context(is_backend: Callable[[object], bool]) -> Any | None:
     return None
 
 
-def keep_on(context: Any, compiler: ThunderCompiler) -> None:
-    """Let a ThunderCompiler live as long as a context does."""
+def keep_on(context: Any, compiler: object) -> None:
+    """Let a record live as long as a context does."""
     context._thunder_fx_compiler = compiler
 
 
