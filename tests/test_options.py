@@ -191,7 +191,13 @@ def test_inductor_options_are_what_torch_makes_of_them():
 
 @pytest.mark.parametrize(
     ("callable_", "words"),
-    [(sine, "sine"), (torch.nn.Linear(2, 2), "a Linear Module"), (3, "3"), (list(range(100)), "a list object")],
+    [
+        (sine, "sine"),
+        (torch.nn.Linear(2, 2), "a Linear Module"),
+        (torch.compile(torch.nn.Linear(2, 2)), "a compiled Linear Module"),
+        (3, "3"),
+        (list(range(100)), "a list object"),
+    ],
 )
 def test_messages_name_the_callable_shortly(callable_, words):
     """A Module's repr can be pages long."""

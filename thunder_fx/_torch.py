@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +118,7 @@ def current_compilation() -> Compilation:
         code = _wrapped_code(local) or code
     tracing = TracingContext.try_get()
     return Compilation(
-        compile_id=f"{compile_id.frame_id}/{compile_id.frame_compile_id}",
+        compile_id=describe_compile_id(compile_id),
         code=code,
         recompile_reason=local.get("recompile_reason"),
         traced_code=tuple(tracing.traced_code) if tracing is not None else (),
@@ -169,6 +169,10 @@ def graph_break_reason(graph_module: torch.fx.GraphModule) -> str | None:
         return None
     place = f" ({reason.user_stack[-1].filename}:{reason.user_stack[-1].lineno})" if reason.user_stack else ""
     return f"{reason.reason}{place}"
+
+
+# Whether Inductor, asked for eager's random numbers, draws them for rrelu too: on 2.13 to 2.15, not on 2.9 and 2.11.
+INDUCTOR_DRAWS_RRELU = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
 
 
 def inside_dynamo() -> bool:
@@ -246,7 +250,7 @@ def is_skipped_library_code(code: types.CodeType) -> bool:
     return bool(torch._dynamo.trace_rules.check_file(code.co_filename).skipped)
 
 
-def invalidate(codes: Iterable[weakref.ref[types.CodeType]], backend: object) -> None:
+def invalidate(codes: Iterable[weakref.ref[types.CodeType]], backend: object, compile_ids: Container[str]) -> None:
     """Empty Dynamo's cache entries for a backend that nothing can call any more, which frees their regions.
 
     Takes no lock, since the garbage collector may call it anywhere. The entries stay, spent, and count to Dynamo's
@@ -257,12 +261,25 @@ def invalidate(codes: Iterable[weakref.ref[types.CodeType]], backend: object) ->
         if code is None:
             continue
         for entry in eval_frame._debug_get_cache_entry_list(code):
-            if getattr(entry.backend, "compiler_fn", entry.backend) is not backend:
+            if not _is_of(entry, backend, compile_ids):
                 continue
             manager = entry.guard_manager
             if isinstance(manager, guards.DeletedGuardManagerWrapper) or manager.extra_state is None:
                 continue
             manager.extra_state.invalidate(entry, guards.DeletedGuardManagerWrapper("the compiled callable is gone"))
+
+
+def _is_of(entry: Any, backend: object, compile_ids: Container[str]) -> bool:
+    """Whether Dynamo compiled a cache entry by a backend."""
+    if hasattr(entry, "backend"):
+        return getattr(entry.backend, "compiler_fn", entry.backend) is backend
+    # Torch 2.9 does not show it. After a reset the ids begin anew: at worst another's entry is compiled once more.
+    return describe_compile_id(entry.compile_id) in compile_ids
+
+
+def describe_compile_id(compile_id: Any) -> str:
+    """As TORCH_LOGS writes it: frame/compilation."""
+    return f"{compile_id.frame_id}/{compile_id.frame_compile_id}"
 
 
 # torch.fx
@@ -319,17 +336,17 @@ def storage_of(tensor: torch.Tensor) -> int | None:
 # Autograd
 
 
-def raise_if_differentiated(gradients: Any, _: Any) -> Any:
-    """A hook of an autograd node whose backward cannot be differentiated: a second derivative raises, when asked for.
+def raise_if_differentiable(gradients: Any, _: Any) -> None:
+    """A hook of an autograd node whose backward cannot be differentiated: raises where it would have to be.
 
-    Does nothing unless the backward runs with create_graph=True. Made as torch's own once_differentiable makes it.
+    That is, where it runs with create_graph=True. To wait for the second derivative, as once_differentiable does, is
+    too late: autograd leaves out a node that no input hangs on, and the result is wrong without a word.
     """
-    if not torch.is_grad_enabled():
-        return None
-    text = b"thunder_fx: a region that thunder runs has no second derivative; compile this by backend='eager' instead"
-    fake = [g.detach().requires_grad_() if isinstance(g, torch.Tensor) else g for g in gradients]
-    delayed = torch._C._functions.DelayedError(text, len(fake))(*fake)
-    return delayed if isinstance(delayed, tuple) else (delayed,)
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "thunder_fx: create_graph=True (for a second derivative) is not supported by regions that thunder runs: "
+            "thunder's backward cannot be differentiated. Compile this function with torch.compile(fn, backend='eager')"
+        )
 
 
 # Symbolic sizes

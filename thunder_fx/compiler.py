@@ -158,6 +158,7 @@ class Hook:
         self._is_copy = compiler is None
         self._forgotten = False
         self.codes: dict[int, weakref.ref[types.CodeType]] = {}
+        self.compile_ids: set[str] = set()
         self.compiled: list[weakref.ref[CompiledGraph]] = []
 
     def compiler(self) -> ThunderCompiler | None:
@@ -207,6 +208,7 @@ class Hook:
         compilation = _torch.current_compilation()
         if compilation.code is not None:
             self.codes[id(compilation.code)] = weakref.ref(compilation.code)
+            self.compile_ids.add(str(compilation.compile_id))
         info = _open_record(graph_module, compilation)
         compiler = self._compiler_to_record_in(context)
         if compiler is not None:
@@ -241,7 +243,7 @@ class Hook:
 
     def retire(self) -> None:
         """No callable can reach what was compiled any more: free it. Called by the garbage collector; takes no lock."""
-        _torch.invalidate(self.codes.values(), self)
+        _torch.invalidate(self.codes.values(), self, self.compile_ids)
         for reference in self.compiled:
             compiled = reference()
             if compiled is not None:

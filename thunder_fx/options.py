@@ -261,7 +261,8 @@ def describe_callable(fn: Callable[..., Any] | object) -> str:
     """What messages call a callable: a function's qualified name, a Module's class; not its repr, which can be long."""
     try:
         if isinstance(fn, torch.nn.Module):
-            return f"a {type(fn).__qualname__} Module"
+            inner = fn._orig_mod if type(fn).__name__ == "OptimizedModule" else fn
+            return f"a {'' if inner is fn else 'compiled '}{type(inner).__qualname__} Module"
         name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None)
         if isinstance(name, str):
             return name

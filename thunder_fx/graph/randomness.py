@@ -75,6 +75,11 @@ def differing_from_eager(nodes: list[Node], *, with_gradients: bool) -> list[Nod
     return []
 
 
+def differs_in_inductor(node: Node) -> bool:
+    """Whether Inductor too, even in the mode in which it asks eager for random numbers, draws others."""
+    return not _torch.INDUCTOR_DRAWS_RRELU and structure.name_of(node).rstrip("_") == "rrelu"
+
+
 @functools.cache
 def _differing() -> frozenset[Any]:
     return frozenset(

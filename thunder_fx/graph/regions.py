@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 
 from thunder_fx import _thunder, _torch
 from thunder_fx.errors import ThunderFXWarning
-from thunder_fx.graph import higher_order, structure
+from thunder_fx.graph import higher_order, randomness, structure
 from thunder_fx.subgraph import (
     CompiledFunction,
     CompilerType,
@@ -96,7 +96,7 @@ def _forbid_second_derivative(result: Any) -> None:
     for output in result if isinstance(result, (tuple, list)) else (result,):
         node: Any = output.grad_fn if isinstance(output, torch.Tensor) else None
         if type(node).__name__ == _thunder.AUTOGRAD_NODE:
-            node.register_hook(_torch.raise_if_differentiated)
+            node.register_hook(_torch.raise_if_differentiable)
             return  # one node for all outputs of a region
 
 
@@ -193,6 +193,9 @@ def _give_away(
 
 
 def _compile_by_inductor(graph_module: GraphModule, region: Region, options: Mapping[str, Any]) -> Callable[..., Any]:
+    if any(map(randomness.differs_in_inductor, structure.calls(graph_module))):
+        region.compiler = CompilerType.EAGER
+        return graph_module
     arguments = _thunder.fake_arguments(graph_module)
     if arguments is None:
         return _run_eager(graph_module, region, "Example values for arguments are not available.")
@@ -212,7 +215,8 @@ def _by_inductor_or_eager(
     except DynamicOutputShapeException as error:
         return _run_eager(graph_module, region, f"Dynamic output shape operator encountered: {error}.", error)
     except Exception as error:
-        return _run_eager(graph_module, region, f"Inductor failed with {describe(error)}", error)
+        advice = " (install g++, or set CXX)" if type(error.__cause__ or error).__name__ == "InvalidCxxCompiler" else ""
+        return _run_eager(graph_module, region, f"Inductor failed with {describe(error)}{advice}.", error)
     region._compiled = compiled
     run: Callable[..., Any] = compiled
     return run
