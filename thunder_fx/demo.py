@@ -95,9 +95,8 @@ def _describe(info: SubgraphInfo) -> None:
     function = info.source.function if info.source else "?"
     print(f"  graph {info.graph_id}, from {function}: {len(info.regions)} regions, {info.seconds:.1f} s to compile")
     for region in info.regions:
-        print(
-            f"    {region.name:<11} {len(region.nodes):>3} operator{'s' if len(region.nodes) > 1 else ' '}   run by {region.compiler.name}"
-        )
+        operators = f"{len(region.nodes):>3} operator{'s' if len(region.nodes) != 1 else ''}"
+        print(f"    {region.name:<11} {operators:<15} run by {region.compiler.name}")
     for reason in info.split_reasons:
         print(f"  not run by thunder: {reason.node} ({reason.reason_type.name})")
 
