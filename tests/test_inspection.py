@@ -139,7 +139,7 @@ def _torch_names():
     return installed_torch_compile_names()
 
 
-@pytest.mark.skipif(TORCH >= (2, 15), reason="torch captures its own layers from 2.15 on")
+@pytest.mark.skipif(TORCH >= (2, 14), reason="torch captures its own layers from 2.14 on")
 def test_diagnosis_container_compiled_in_place():
     """torch's own layers, compiled in place, are never captured; on a user's Module it works."""
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
