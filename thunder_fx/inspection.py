@@ -113,7 +113,7 @@ def diagnose(fn: Callable[..., Any]) -> str:
         code = _torch.code_of_callable(fn)
         if code is not None and _torch.is_skipped_library_code(code):
             return (
-                f"{what} is one of torch's own, compiled in place: before torch 2.14 Dynamo never captures those; write "
+                f"{what} is one of torch's own, compiled in place; Dynamo captures those from torch 2.14 on. Write "
                 "`compiled = thunderfx(module)` and call `compiled`"
             )
     if _torch.stance() == "force_eager":
