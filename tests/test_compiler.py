@@ -244,7 +244,7 @@ def test_inductor_failing_on_a_region_runs_it_eager(monkeypatch):
     monkeypatch.setattr(torch._inductor, "compile", broken)
     compiled = thunderfx(splits)
     x = torch.randn(4)
-    with pytest.warns(ThunderFXWarning, match="no C.. today Falling back to eager for the region inductor_1"):
+    with pytest.warns(ThunderFXWarning, match="no C.. today. Falling back to eager for the region inductor_1"):
         torch.testing.assert_close(compiled(x), splits(x))
     (info,) = get_subgraph_info(compiled)
     assert [r.name for r in info.regions] == ["thunder_0", "eager_1", "thunder_2"]
