@@ -41,8 +41,13 @@ _WRITING_OPERATORS = frozenset(
 )
 
 
-# Where running_mean stands among the arguments; running_var follows, and the flag that turns writing on is number 5.
-_STATISTICS_AT: dict[Any, int] = {F.batch_norm: 1, F.instance_norm: 1, torch.batch_norm: 3, torch.instance_norm: 3}
+# Where running_mean stands among the arguments (running_var follows), and the name of number 5, which turns writing on.
+_STATISTICS: dict[Any, tuple[int, str]] = {
+    F.batch_norm: (1, "training"),
+    F.instance_norm: (1, "use_input_stats"),
+    torch.batch_norm: (3, "training"),
+    torch.instance_norm: (3, "use_input_stats"),
+}
 
 
 class Stretch(NamedTuple):
@@ -120,15 +125,14 @@ def written(node: Node) -> Iterator[Node]:
 
 def _running_statistics(node: Node) -> list[Node] | None:
     """The running mean and variance that a batch_norm or instance_norm updates; None for any other call."""
-    position = _STATISTICS_AT.get(node.target)
-    if position is None:
+    if node.target not in _STATISTICS:
         return None
-    names = ("running_mean", "running_var", (node.target.__name__ == "batch_norm" and "training") or "use_input_stats")  # type: ignore[union-attr]
-    mean, var, uses_batch = (
+    position, flag = _STATISTICS[node.target]
+    mean, var, from_batch = (
         node.args[at] if at < len(node.args) else node.kwargs.get(name)
-        for at, name in zip((position, position + 1, 5), names, strict=True)
+        for at, name in ((position, "running_mean"), (position + 1, "running_var"), (5, flag))
     )
-    return _nodes_in([mean, var]) if uses_batch is not False else []
+    return _nodes_in([mean, var]) if from_batch is not False else []
 
 
 def _nodes_in(argument: Any) -> list[Node]:
