@@ -536,3 +536,15 @@ def test_results_share_with_inputs_what_eagers_share(fn, needs_gradient):
         return y is x, shared, y.is_leaf, y.requires_grad, y.stride()
 
     assert relation(thunderfx(fn)) == relation(fn)
+
+
+def test_a_view_that_nobody_can_tell_from_its_operand_stays_with_thunder():
+    """Of a value made in the graph, returned alone; returned beside its operand it can be told."""
+    assert check(lambda x: x.sin().view(6, 4)).split_reasons == []
+
+    def both(x):
+        y = x.sin()
+        return y, y.view(6, 4)
+
+    info = check(both)
+    assert [r.node for r in info.split_reasons] == ["view"]

@@ -115,18 +115,28 @@ _COPYING = frozenset({"flip", "repeat", "repeat_interleave", "tile"})
 def _is_an_operand_to_thunder(node: Node) -> bool:
     """thunder drops what changes nothing, and returns the operand, where eager makes a copy or a view with a grad_fn.
 
-    Told apart by what leaves the graph: a view of the same shape inside of it may well be the same tensor.
+    Told apart by who can see it: an input, or two results of the graph. Inside of it nobody can.
     """
-    name = structure.name_of(node)
-    returned = any(user.op == "output" for user in node.users)
+    is_result = any(user.op == "output" for user in node.users)
+    is_copying = structure.name_of(node) in _COPYING
+    if not is_result and not is_copying:
+        return False
     for result in structure.tensors_of(node):
         for operand in (t for n in node.all_input_nodes for t in structure.tensors_of(n)):
             if operand is result or not structure.same_geometry(operand, result):
                 continue
-            shares = _torch.storage_of(operand) == _torch.storage_of(result)
-            if (returned and shares) or (name in _COPYING and not shares):
+            if _torch.storage_of(operand) != _torch.storage_of(result):
+                return is_copying
+            if is_result and _torch.storage_of(result) in _visible_storages(node):
                 return True
     return False
+
+
+def _visible_storages(node: Node) -> set[int | None]:
+    """The storages of the graph's inputs, and of its results other than `node`."""
+    nodes = node.graph.nodes
+    visible = [n for n in nodes if n.op in ("placeholder", "get_attr") or any(user.op == "output" for user in n.users)]
+    return {_torch.storage_of(tensor) for n in visible if n is not node for tensor in structure.tensors_of(n)}
 
 
 # Make the larger shape themselves, where thunder's gradient sums; elementwise operators leave it to the executor.
