@@ -523,6 +523,8 @@ def test_dropout_without_gradients_keeps_its_place(fn):
         lambda x: x.transpose(0, 0),
         lambda x: x.contiguous(),
         lambda x: x.t(),
+        lambda x: x.diagonal(),
+        lambda x: torch.einsum("ij,kj->ik", x, x),
         lambda x: x.clone(),
     ],
 )

@@ -93,6 +93,8 @@ def _derivative_stretches(nodes: list[Node]) -> list[tuple[int, int]]:
 def _reason_against(node: Node, options: Mapping[str, Any], with_gradients: bool) -> SplitReason | None:
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return _reason_against_higher_order(node, options, with_gradients)
+    if structure.name_of(node) in _OTHER_LAYOUT and any(user.op == "output" for user in node.users):
+        return _unsupported(node, "would have other strides in thunder, and is a result of the graph")
     if _is_an_operand_to_thunder(node):
         return _unsupported(node, "would return its operand itself in thunder")
     if _broadcasts_a_differentiable_scalar(node):
@@ -107,6 +109,9 @@ def _reason_against(node: Node, options: Mapping[str, Any], with_gradients: bool
         return _reason(node, SplitReasonType.MISSING_OP_SUPPORT, f"{_name(node)} didn't have any mapping in thunder.")
     return None
 
+
+# thunder (0.2.6) copies a diagonal, which eager views, and lays out some einsums in another order.
+_OTHER_LAYOUT = frozenset({"diagonal", "einsum"})
 
 # Eager copies where these change nothing.
 _COPYING = frozenset({"flip", "repeat", "repeat_interleave", "tile"})
