@@ -119,7 +119,7 @@ class _ThunderRun(torch.nn.Module):
         inductor_options: Mapping[str, Any],
     ) -> None:
         super().__init__()
-        self.jitted: Any = jitted
+        self.jitted = jitted
         self._substitute: Callable[..., Any] | None = None
         # Held while thunder may still fail to trace it; in a tuple, so that Module does not register it as a child.
         self._untraced: tuple[GraphModule, Mapping[str, Any]] | None = (graph_module, inductor_options)
@@ -127,9 +127,10 @@ class _ThunderRun(torch.nn.Module):
         self._info = weakref.ref(info)
 
     def forward(self, *args: Any) -> Any:
+        # Read in the opposite order to that in which another thread sets them, when it gives the region away.
+        untraced = self._untraced
         if self._substitute is not None:
             return self._substitute(*args)
-        untraced = self._untraced
         if untraced is not None:
             return self._run_untraced(untraced, *args)
         return self._finish(self.jitted(*args))
@@ -151,7 +152,8 @@ class _ThunderRun(torch.nn.Module):
             region = self._region() or Region(name="", compiler=CompilerType.THUNDER)
             substitute = _give_away(graph_module, args, region, options, is_symbolic=is_symbolic)
             self._record_gift(error, region, substitute)
-            self._substitute, self.jitted, self._untraced = substitute, None, None
+            self._substitute = substitute
+            self._untraced = None
         else:
             if not is_symbolic:
                 self._untraced = None
