@@ -11,3 +11,12 @@ def fresh():
     """Each test compiles anew and draws the same numbers, whatever ran before it in this process."""
     torch._dynamo.reset()
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def grad_mode_is_left_as_it_was():
+    """A region that sets a mode and does not set it back would turn autograd off for all that follows."""
+    yield
+    was_enabled = torch.is_grad_enabled()
+    torch.set_grad_enabled(True)
+    assert was_enabled

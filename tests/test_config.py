@@ -71,7 +71,9 @@ def test_verbose_logs_each_graph_and_region(caplog):
     torch._dynamo.reset()
     with thunder_fx.config.patch(verbose=True):
         thunder_fx.thunderfx(sine)(torch.ones(3))
-    region, graph = (record.getMessage() for record in caplog.records)
+    region, graph, first_call = (record.getMessage() for record in caplog.records)
     assert "thunder_0, 2 operators" in region
     assert "sine" in graph
     assert "thunder_0" in graph
+    # thunder compiles when a region first runs.
+    assert "thunder_0, first call" in first_call

@@ -19,8 +19,20 @@ import torch
 import torch._dynamo
 from torch._dynamo import convert_frame, eval_frame, exc, external_utils, guards
 from torch._guards import CompileContext, TracingContext
+from torch._subclasses import fake_tensor
 
 OptimizedModule = eval_frame.OptimizedModule
+
+# What stands in captured graphs (2.9 to 2.15).
+FakeTensor = fake_tensor.FakeTensor
+HigherOrderOperator = torch._ops.HigherOrderOperator
+OpOverload = torch._ops.OpOverload
+OpOverloadPacket = torch._ops.OpOverloadPacket
+set_grad_enabled = torch._C._set_grad_enabled
+enter_autocast = torch.amp.autocast_mode._enter_autocast
+exit_autocast = torch.amp.autocast_mode._exit_autocast
+MODE_SETTERS = frozenset({set_grad_enabled, enter_autocast, exit_autocast})
+log_api_usage_once = torch._C._log_api_usage_once
 
 # Raised through a backend to make Dynamo trace the frame again or leave it: no backend's failure (2.9 to 2.15).
 CONTROL_FLOW: tuple[type[Exception], ...] = (exc.RestartAnalysis, exc.SkipFrame, exc.TensorifyScalarRestartAnalysis)
@@ -333,6 +345,18 @@ def storage_of(tensor: torch.Tensor) -> int | None:
         return None
 
 
+# Inductor
+
+# Raised where a region's sizes depend on data.
+DynamicOutputShapeException = fake_tensor.DynamicOutputShapeException
+
+
+def compile_by_inductor(graph_module: torch.fx.GraphModule, arguments: list[Any], options: dict[str, Any]) -> Any:
+    import torch._inductor  # takes a second, and is not always needed
+
+    return torch._inductor.compile(graph_module, arguments, options=options)
+
+
 # Autograd
 
 
@@ -350,6 +374,11 @@ def raise_if_differentiable(gradients: Any, _: Any) -> None:
 
 
 # Symbolic sizes
+
+
+def expression(size: Any) -> str:
+    """A symbolic number as text, `s0 + 1`, without specialising it."""
+    return str(size.node.expr)
 
 
 def hint(size: Any) -> Any:

@@ -24,7 +24,7 @@ from thunder_fx import _torch
 from thunder_fx import options as option_rules
 from thunder_fx._config import config
 from thunder_fx.errors import OptionError, ThunderFXWarning
-from thunder_fx.graph import partition, regions, rewrites, structure, support
+from thunder_fx.graph import inplace, modes, partition, regions, rewrites, structure, support
 from thunder_fx.options import THUNDER_DEFAULTS
 from thunder_fx.subgraph import CompiledFunction, CompilerType, Region, Source, SubgraphInfo, describe
 
@@ -216,7 +216,7 @@ class Hook:
         start = time.perf_counter()
         try:
             inductor_options = self.settings.for_inductor(mode, options)
-            run = compile_graph(graph_module, info, self.settings.for_thunder(), inductor_options)
+            run = compile_graph(graph_module, info, regions.Options(self.settings.for_thunder(), inductor_options))
         except _torch.CONTROL_FLOW:
             # Dynamo will come again with another graph of the same frame; this one never was.
             if compiler is not None:
@@ -268,44 +268,45 @@ def live_compilers() -> list[ThunderCompiler]:
 
 
 def compile_graph(
-    graph_module: torch.fx.GraphModule,
-    info: SubgraphInfo,
-    thunder_options: Mapping[str, Any],
-    inductor_options: Mapping[str, Any],
+    graph_module: torch.fx.GraphModule, info: SubgraphInfo, options: regions.Options
 ) -> Callable[..., Any]:
     """Rewrite, split and compile a captured graph, filling in its record; returns what runs it."""
-    rewrites.rewrite(graph_module)
-    reasons = support.reasons_against(graph_module, thunder_options)
+    written = inplace.inputs_written(graph_module)
+    eager = structure.copy_structure(graph_module) if written else None
+    rewrites.rewrite(graph_module, options.thunder, modes.ambient())
+    reasons = support.reasons_against(graph_module, options.thunder)
     info.split_reasons.extend(reasons.values())
     info.split_reasons.extend(support.autocasts_reaching_over(graph_module, reasons))
-    split_graph, parts = partition.split(graph_module, reasons.keys())
+    split_graph, parts = partition.split(graph_module, reasons.keys(), support.groups_of(graph_module))
     info.original_split_graph_module = original = structure.copy_structure(split_graph)
     for part in parts:
         inputs = structure.example_inputs(partition.region_graph(original, part.name))
         info.regions.append(Region(part.name, part.compiler, part.nodes, inputs))
     for number, region in enumerate(info.regions):
-        _compile_region(split_graph, number, region, info, thunder_options, inductor_options)
+        _compile_region(split_graph, number, region, info, options)
     _torch.generate_code(split_graph)
     info.split_graph_module = split_graph
     # Not the Module itself: its call looks for hooks, and torch.fx's prints to stderr when a region raises.
-    return split_graph.forward
+    run = partition.without_stitching(split_graph) or split_graph.forward
+    if eager is None:
+        return run
+    record = weakref.ref(info)
+
+    def note() -> None:
+        if (found := record()) is not None:
+            found.overlapping_calls += 1
+
+    return inplace.OverlapGuard(run, eager.forward, written, note)
 
 
 def _compile_region(
-    split_graph: torch.fx.GraphModule,
-    number: int,
-    region: Region,
-    info: SubgraphInfo,
-    thunder_options: Mapping[str, Any],
-    inductor_options: Mapping[str, Any],
+    split_graph: torch.fx.GraphModule, number: int, region: Region, info: SubgraphInfo, options: regions.Options
 ) -> None:
     original = info.original_split_graph_module
     assert original is not None
     start = time.perf_counter()
     try:
-        compiled = regions.compile_region(
-            partition.region_graph(split_graph, region.name), region, info, thunder_options, inductor_options
-        )
+        compiled = regions.compile_region(partition.region_graph(split_graph, region.name), region, info, options)
     except Exception as error:
         region.failed(error)
         raise

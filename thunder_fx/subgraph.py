@@ -121,6 +121,8 @@ class Region:
         example_inputs: metadata of its inputs, in order.
         error: type and text of the last exception from compiling it or running its forward, else None. A backward that
             raises is autograd's to report, and is not kept here.
+        interpreted: whether thunder had to trace it by interpreting Python's bytecode, which is slow; its graph could
+            not be traced straight.
     """
 
     name: str
@@ -128,6 +130,7 @@ class Region:
     nodes: tuple[str, ...] = ()
     example_inputs: tuple[ExampleInput, ...] = ()
     error: str | None = None
+    interpreted: bool = False
     _compiled: Callable[..., Any] | None = field(default=None, repr=False)
 
     @property
@@ -178,7 +181,10 @@ class SubgraphInfo:
         recompile_reason: the guard that failed; None for a first compilation.
         regions: in order of execution.
         error: type and text of the exception that ended its compilation, else None.
-        seconds: how long the compiler took over it, Dynamo's own time left out; None while it runs.
+        seconds: how long the compiler took over it, Dynamo's own time left out, and what thunder compiles when a region
+            first runs; None while it runs.
+        overlapping_calls: how many calls ran the whole graph eager, since an input that it writes into shared memory
+            with another: compiled code would be wrong.
     """
 
     original_graph_module: torch.fx.GraphModule | None
@@ -196,6 +202,7 @@ class SubgraphInfo:
     regions: list[Region] = field(default_factory=list)
     error: str | None = None
     seconds: float | None = None
+    overlapping_calls: int = 0
     # The functions that Dynamo inlined into the graph: a compiled one among them has no graph of its own.
     inlined: frozenset[Source] = field(default_factory=frozenset, repr=False)
 

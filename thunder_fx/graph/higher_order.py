@@ -26,6 +26,8 @@ def obstacle(node: Node) -> str | None:
         return "has an argument that is no value of the graph"
     if not all(isinstance(body, GraphModule) for body in bodies(node)):
         return "has a body that is no graph"
+    if any(_has_constant(body) for body in bodies(node)):
+        return "reads a constant in its body"  # which would have to be an input, to be a proxy
     if node.target is CHECKPOINT:
         # thunder computes the body again without restoring the generator: dropout would drop others in backward.
         return "draws random numbers in a checkpoint" if randomness.draws(node) else None
@@ -39,7 +41,12 @@ def obstacle(node: Node) -> str | None:
     return None
 
 
-def adapt_autograd_functions(graph_module: GraphModule) -> None:
+def _has_constant(body: GraphModule) -> bool:
+    attributes = [_torch.attribute(node) for node in body.graph.find_nodes(op="get_attr")]
+    return any(isinstance(attribute, torch.Tensor) for attribute in attributes)
+
+
+def adapt(graph_module: GraphModule) -> None:
     """Write each autograd.Function of a graph as thunder 0.2.6 reads it, in place; its bodies must not be shared.
 
     thunder reads torch 2.9's form: both bodies take a context first, a single output or gradient stands by itself, and

@@ -1,194 +1,287 @@
-"""In-place writes: which nodes write, into which storage, and which part of the graph thunder must therefore not see.
+"""What becomes of in-place writes, so that thunder sees none that autograd or another name of the tensor could notice.
 
-thunder (0.2.6) returns right values and silently wrong gradients after a write to a tensor that takes part in autograd
-or that has another name. So it sees no write at all: everything from a storage's first use in the graph to the last
-write into it is one stretch, and Inductor, which makes writes functional, takes the stretch whole.
+thunder (0.2.6) returns right values and silently wrong gradients after such a write. Three answers, in this order:
+a write to a value made in the graph becomes its out-of-place twin where that is exact (make_out_of_place); any other
+goes to Inductor with everything that shares its storage (groups); and a graph that writes to an input is run eager
+whenever that input overlaps another, which Dynamo does not guard on and Inductor does not ask (OverlapGuard).
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import operator
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
-from thunder_fx import _torch
-from thunder_fx.graph import structure
+from thunder_fx import _thunder, _torch
+from thunder_fx.graph import functorch, modes, randomness, structure, writes
+from thunder_fx.graph.modes import Modes
 
-_WRITING_OPERATORS = frozenset(
+# Writes that other code sees
+
+
+class Group(NamedTuple):
+    """Nodes that use the storage that `writer` writes into."""
+
+    nodes: list[Node]
+    writer: Node
+
+
+def groups(graph_module: GraphModule) -> list[Group]:
+    """For each storage that is written, every node that makes it, reads it, views it or writes into it.
+
+    Up to the last write: what comes after it finds a tensor like any other. What comes before belongs to it even if it
+    only reads an input: thunder would keep the input for its backward, and autograd then finds it changed.
+    """
+    nodes = structure.calls(graph_module)
+    last_write = {
+        storage: (index, node) for index, node in enumerate(nodes) for storage in writes.written_storages(node)
+    }
+    if None in last_write:
+        # A tensor whose storage cannot be told may share it with any other.
+        return [Group(nodes, last_write[None][1])]
+    return [
+        Group([n for n in nodes[: last + 1] if not writes.touched_storages(n).isdisjoint({storage, None})], writer)
+        for storage, (last, writer) in last_write.items()
+    ]
+
+
+# Writes that nothing else sees
+
+
+def make_out_of_place(graph_module: GraphModule, initial: Modes) -> None:
+    """Replace each write to a value made in the graph by its out-of-place twin, in place, where nobody can tell.
+
+    `initial` are the modes under which the graph begins.
+    """
+    modes_at = modes.around(graph_module, initial)
+    position = {node: index for index, node in enumerate(graph_module.graph.nodes)}
+    from_outside = writes.storages_from_outside(graph_module)
+    nodes = structure.calls(graph_module)
+    transformed = functorch.inside(nodes)
+    for node in nodes:
+        if node in transformed:
+            continue
+        targets = list(writes.written(node))
+        if len(targets) == 1 and not from_outside & {None, *writes.storages(targets[0])}:
+            target = targets[0]
+            if _is_unseen(node, target, position, modes_at[node]):
+                _replace(node, target, position, modes_at[node])
+
+
+def _is_unseen(node: Node, target: Node, position: dict[Node, int], around: Modes) -> bool:
+    """Whether the write can be seen through the written value alone."""
+    value = target.meta.get("example_value")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or randomness.draws(node):
+        return False
+    if value.requires_grad and (value.is_leaf or not around.is_grad_enabled):
+        # Autograd does not see a write under no_grad: the gradient passes as if it had not been.
+        return False
+    if around.autocasts and structure.name_of(node).rstrip("_") not in _SAME_UNDER_AUTOCAST:
+        return False
+    aliases = {_torch.storage_of(value), None}
+    names = [n for n in position if n not in (node, target) and not aliases.isdisjoint(writes.storages(n))]
+    here = position[node]
+    return not any(position[name] < here and _is_read_after(name, here, position) for name in names)
+
+
+def _is_read_after(node: Node, here: int, position: dict[Node, int]) -> bool:
+    return any(position.get(user, here + 1) > here for user in node.users)
+
+
+# Autocast changes the dtype in which the out-of-place form of some operators computes, and of no in-place form: these
+# are the common ones that it leaves alone.
+_SAME_UNDER_AUTOCAST = frozenset(
     {
-        operator.iadd,
-        operator.iand,
-        operator.ifloordiv,
-        operator.ilshift,
-        operator.imatmul,
-        operator.imod,
-        operator.imul,
-        operator.ior,
-        operator.ipow,
-        operator.irshift,
-        operator.isub,
-        operator.itruediv,
-        operator.ixor,
-        operator.setitem,
+        *("add", "sub", "mul", "div", "iadd", "isub", "imul", "itruediv", "neg", "abs", "clamp", "masked_fill"),
+        *("relu", "relu6", "hardtanh", "leaky_relu", "elu", "hardswish", "silu", "sigmoid", "tanh"),
     }
 )
 
 
-# Where running_mean stands among the arguments (running_var follows), and the name of number 5, which turns writing on.
-_STATISTICS: dict[Any, tuple[int, str]] = {
-    F.batch_norm: (1, "training"),
-    F.instance_norm: (1, "use_input_stats"),
-    torch.batch_norm: (3, "training"),
-    torch.instance_norm: (3, "use_input_stats"),
+def _replace(node: Node, target: Node, position: dict[Node, int], around: Modes) -> None:
+    twin = _twin(node)
+    if twin is None:
+        return
+    before = target.meta["example_value"]
+    graph = node.graph
+    with graph.inserting_before(node):
+        new = graph.create_node(twin.op, twin.target, twin.args, twin.kwargs)
+    new.meta = {key: value for key, value in node.meta.items() if key != "example_value"}
+    try:
+        result = modes.compute_value(new, around)
+    except Exception:  # it need not exist for all that the write takes; then the write stays as it is
+        result = None
+    # An operator without a derivative ends the gradient out of place, and in place makes it zero.
+    fits = isinstance(result, torch.Tensor) and result.requires_grad == before.requires_grad
+    if not fits or not structure.same_layout(result, before):
+        graph.erase_node(new)
+        return
+    if result.dtype is not before.dtype:
+        cast = graph.call_method("to", (new, before.dtype))
+        new.append(cast)
+        cast.meta = dict(new.meta)
+        modes.compute_value(cast, around)
+        position[new] = position[node]
+        new = cast
+    # To whoever asks later, the new value is a name of the written one: views of it are known by its storage.
+    with torch.enable_grad():
+        new.meta["example_value"] = before.view_as(before)
+    position[new] = here = position[node]
+    node.replace_all_uses_with(new)
+    for user in list(target.users):
+        if position.get(user, here + 1) > here:
+            user.replace_input_with(target, new)
+    graph.erase_node(node)
+    del position[node]
+
+
+class _Twin(NamedTuple):
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def op(self) -> str:
+        return "call_method" if isinstance(self.target, str) else "call_function"
+
+
+# Out-of-place methods that are no twins: they change what a tensor is, not what is in it; or draw; or lack gradients.
+_NO_TWIN = frozenset({"set_", "resize_", "resize_as_", "requires_grad_", "detach_", "copy_", "share_memory_"})
+
+_OPERATORS = {
+    operator.iadd: operator.add,
+    operator.iand: operator.and_,
+    operator.ifloordiv: operator.floordiv,
+    operator.imod: operator.mod,
+    operator.imul: operator.mul,
+    operator.ior: operator.or_,
+    operator.ipow: operator.pow,
+    operator.isub: operator.sub,
+    operator.itruediv: operator.truediv,
+    operator.ixor: operator.xor,
 }
 
 
-class Stretch(NamedTuple):
-    """Calls number `first` to `last` of the graph, both included, belong together because of `writer`."""
-
-    first: int
-    last: int
-    writer: Node
-
-
-def stretches(graph_module: GraphModule) -> list[Stretch]:
-    """The parts of a graph that hold every use of a written storage up to the last write into it."""
-    nodes = structure.calls(graph_module)
-    if not any(True for node in nodes for _ in written(node)):
-        return []
-    position = {node: index for index, node in enumerate(nodes)}
-    first_use = _first_uses(graph_module, position)
-    last_write: dict[int | None, Node] = {}
-    for node in nodes:
-        for target in written(node):
-            for storage in _storages(target):
-                last_write[storage] = node
-    if None in last_write:
-        # A tensor whose storage cannot be told may share it with any other.
-        return [Stretch(0, len(nodes) - 1, last_write[None])]
-    return [Stretch(first_use[storage], position[node], node) for storage, node in last_write.items()]
-
-
-def _first_uses(graph_module: GraphModule, position: dict[Node, int]) -> dict[int | None, int]:
-    """For each storage, the position of the first call that makes it, or reads it where it comes from outside."""
-    first: dict[int | None, int] = defaultdict(lambda: len(position))
-    for node in graph_module.graph.nodes:
-        users = [node] if node in position else [user for user in node.users if user in position]
-        for storage in _storages(node):
-            first[storage] = min([first[storage], *(position[user] for user in users)])
-    return first
-
-
-def _storages(node: Node) -> set[int | None]:
-    """The storages behind a node's value; {None} where they cannot be told."""
-    value = node.meta.get("example_value")
-    if value is None and node.op != "get_attr":
-        return {None}
-    if value is None:
-        attribute = _torch.attribute(node)
-        return {_torch.storage_of(attribute)} if isinstance(attribute, torch.Tensor) else set()
-    return {_torch.storage_of(tensor) for tensor in structure.tensors_of(node)}
-
-
-def written(node: Node) -> Iterator[Node]:
-    """The nodes whose values a node writes into."""
-    arguments = [*node.args, *node.kwargs.values()]
-    out = node.kwargs.get("out")
-    if out is not None:
-        yield from _nodes_in(out)
+def _twin(node: Node) -> _Twin | None:
+    """The out-of-place call that computes what an in-place one writes; None where there is none by that name."""
+    kwargs = dict(node.kwargs)
+    if "out" in kwargs or node.op not in ("call_method", "call_function"):
+        return None
+    name = structure.name_of(node)
+    if node.target is operator.setitem:
+        return _Twin(with_item, node.args, {})
+    if name in ("zero_", "fill_"):
+        return _filled(node, 0 if name == "zero_" else kwargs.get("value", node.args[-1]))
     if node.op == "call_method":
-        if _writes_by_name(str(node.target)):
-            yield from _nodes_in(node.args[0])
-    elif isinstance(node.target, torch._ops.OpOverload):
-        yield from _written_by_schema(node)
-    elif isinstance(node.target, torch._ops.HigherOrderOperator):
-        yield from _written_by_body(node)
-    elif node.op == "call_function":
-        if node.target in _WRITING_OPERATORS:
-            yield from _nodes_in(node.args[0])
-        elif (statistics := _running_statistics(node)) is not None:
-            # Written at the region's end by thunder, which is right as long as nothing else in the graph looks at them.
-            if any(len(target.users) > 1 or target.op != "placeholder" for target in statistics):
-                yield from statistics
-        elif _is_in_place(node):
-            # Optimisers' fused functions write several of their lists.
-            several = getattr(node.target, "__name__", "").startswith(("_foreach_", "_fused_"))
-            yield from _nodes_in(arguments if several else (arguments or [None])[0])
-
-
-def _running_statistics(node: Node) -> list[Node] | None:
-    """The running mean and variance that a batch_norm or instance_norm updates; None for any other call."""
-    if node.target not in _STATISTICS:
+        plain = name.removesuffix("_")
+        known = name not in _NO_TWIN and not name.startswith("__") and hasattr(torch.Tensor, plain)
+        return _Twin(plain, node.args, kwargs) if known else None
+    if node.target in _OPERATORS:
+        return _Twin(_OPERATORS[node.target], node.args, kwargs)
+    if isinstance(node.target, _torch.HigherOrderOperator) or structure.overloads_of(node):
         return None
-    position, flag = _STATISTICS[node.target]
-    mean, var, from_batch = (
-        node.args[at] if at < len(node.args) else node.kwargs.get(name)
-        for at, name in ((position, "running_mean"), (position + 1, "running_var"), (5, flag))
-    )
-    return _nodes_in([mean, var]) if from_batch is not False else []
+    if (index := writes.position_of_inplace(node)) is not None:
+        # By position, as thunder may know the others by other names.
+        args = tuple(False if position == index else argument for position, argument in enumerate(node.args))
+        return _Twin(node.target, args, {**kwargs, **({"inplace": False} if "inplace" in kwargs else {})})
+    for home in (F, torch):
+        if getattr(home, name, None) is node.target and name.endswith("_") and hasattr(home, name[:-1]):
+            return _Twin(getattr(home, name[:-1]), node.args, kwargs)
+    return None
 
 
-def _nodes_in(argument: Any) -> list[Node]:
-    found: list[Node] = []
-    torch.fx.map_arg(argument, found.append)
-    return found
+def with_item(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
+    """`x[index] = value` on a copy of x, for whoever but thunder runs it: thunder has an operator for it."""
+    copy = x.clone()
+    copy[index] = value
+    return copy
 
 
-def _writes_by_name(name: str) -> bool:
-    """torch's convention: a trailing underscore writes; so do the in-place dunders."""
-    if name.startswith("__") and name.endswith("__"):
-        return name == "__setitem__" or (name[2] == "i" and hasattr(operator, f"__{name[3:-2]}__"))
-    return name.endswith("_")
+_thunder.use_setitem_for(with_item)
 
 
-def _is_in_place(node: Node) -> bool:
-    assert callable(node.target)
-    name = getattr(node.target, "__name__", "")
-    if _writes_by_name(name) or name.startswith("_fused_"):
-        return True
-    signature = _signature_with_inplace(node.target)
-    if signature is None:
+def _filled(node: Node, value: Any) -> _Twin | None:
+    target = node.args[0]
+    assert isinstance(target, Node)
+    # To autograd the filled tensor depends on what it was filled over, with a gradient of zero.
+    needs_gradient = any(tensor.requires_grad for tensor in structure.tensors_of(target))
+    known = isinstance(value, (bool, int, float)) and not needs_gradient
+    return _Twin(torch.full_like, (target, value), {}) if known else None
+
+
+# Writes to inputs
+
+
+def inputs_written(graph_module: GraphModule) -> list[int]:
+    """The positions of the inputs that a graph writes into, under any name."""
+    written = {storage for node in structure.calls(graph_module) for storage in writes.all_written_storages(node)}
+    inputs = graph_module.graph.find_nodes(op="placeholder")
+    tensors = [index for index, node in enumerate(inputs) if isinstance(structure.value_of(node), torch.Tensor)]
+    if None in written:
+        return tensors
+    return [index for index in tensors if not written.isdisjoint(writes.storages(inputs[index]))]
+
+
+class OverlapGuard:
+    """Runs a graph eager if an input that it writes into shares memory with another, and as compiled if not.
+
+    Dynamo guards on the same tensor given twice, and not on two tensors that overlap; what Inductor compiles for
+    either is silently wrong for the other.
+    """
+
+    def __init__(
+        self,
+        compiled: Callable[..., Any],
+        eager: Callable[..., Any],
+        written: list[int],
+        note: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.compiled = compiled
+        self.eager = eager
+        self._written = frozenset(written)
+        # Called when a call is run eager.
+        self._note = note
+
+    def __call__(self, *args: Any) -> Any:
+        if not self._overlap(args):
+            return self.compiled(*args)
+        self._note()
+        return self.eager(*args)
+
+    def _overlap(self, args: tuple[Any, ...]) -> bool:
+        tensors = [(index, arg) for index, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
+        try:
+            spans = sorted(_span(tensor, index) for index, tensor in tensors if tensor.numel() > 0)
+        except _NoMemory:
+            return True
+        # Of all spans that begin before this one, how far the furthest reaches; and the furthest that is written.
+        reach = reach_of_written = 0
+        for start, end, index in spans:
+            if start < (reach if index in self._written else reach_of_written):
+                return True
+            reach = max(reach, end)
+            if index in self._written:
+                reach_of_written = max(reach_of_written, end)
         return False
+
+
+class _NoMemory(Exception):
+    """A tensor whose memory cannot be told counts as overlapping any other."""
+
+
+def _span(tensor: torch.Tensor, index: int) -> tuple[int, int, int]:
+    """The addresses of a tensor's first byte and of the one after its last, and the number of the input."""
+    if tensor.layout is not torch.strided:
+        raise _NoMemory
     try:
-        return bool(signature.bind(*node.args, **node.kwargs).arguments.get("inplace", False))
-    except TypeError:  # arguments that do not fit are for whoever runs the node to report
-        return False
-
-
-@functools.cache
-def _signature_with_inplace(target: Callable[..., Any]) -> inspect.Signature | None:
-    """The signature of a function that has an `inplace` argument; None for any other."""
-    try:
-        signature = inspect.signature(target)
-    except (TypeError, ValueError):  # builtins have none
-        return None
-    return signature if "inplace" in signature.parameters else None
-
-
-def _written_by_schema(node: Node) -> Iterator[Node]:
-    """What an ATen or custom operator says of itself."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    for index, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
-            yield from _nodes_in(value)
-
-
-def _written_by_body(node: Node) -> Iterator[Node]:
-    """What is handed to a higher-order operator that has a write in one of its bodies: all of it may be written."""
-    operands = _nodes_in([node.args, node.kwargs])
-    bodies = [_torch.attribute(operand) for operand in operands if operand.op == "get_attr"]
-    if any(_has_write(body) for body in bodies if isinstance(body, GraphModule)):
-        yield from (operand for operand in operands if any(structure.tensors_of(operand)))
-
-
-def _has_write(body: GraphModule) -> bool:
-    nodes = structure.calls(body)
-    return any(_running_statistics(node) or any(True for _ in written(node)) for node in nodes)
+        start = tensor.data_ptr()
+    except RuntimeError as error:
+        raise _NoMemory from error
+    if start == 0:
+        raise _NoMemory
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size(), index

@@ -1,23 +1,31 @@
-"""Compiling a region, and the callable that runs it: what it records when it fails, and who takes over.
+"""A region's callable: what runs it, what it records when it fails, who takes over, and the short way to thunder's
+code.
 
 A region's callable reaches the records by weak references only: Dynamo holds it longer than anyone holds the record.
+What Inductor compiles is inductor.py's.
+
+The short way (decision 9 of the design). thunder's callable looks its cache up on every call, by running a prologue
+that checks what it compiled for. Dynamo's guards have checked the same just before, so that a region of static shapes
+goes straight to thunder's computation. GUARDED_BY_DYNAMO says which guard stands for which check; a prologue with any
+other check keeps thunder's own way, and so does a computation that writes into its inputs, for which aliasing matters.
 """
 
 from __future__ import annotations
 
-import warnings
+import logging
+import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._inductor
-from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.fx import GraphModule
 
 from thunder_fx import _thunder, _torch
-from thunder_fx.errors import ThunderFXWarning
-from thunder_fx.graph import higher_order, randomness, structure
+from thunder_fx._config import config
+from thunder_fx.graph import higher_order, inductor, modes, structure, tracing, writes
 from thunder_fx.subgraph import (
     CompiledFunction,
     CompilerType,
@@ -28,6 +36,19 @@ from thunder_fx.subgraph import (
     describe,
 )
 
+logger = logging.getLogger("thunder_fx")
+
+# While a region goes from one compiler to the next, which is rare: no other thread begins the same.
+_handing_over = threading.RLock()
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compile a region, by either compiler."""
+
+    thunder: Mapping[str, Any]
+    inductor: Mapping[str, Any]
+
 
 class CompiledRegion(torch.nn.Module):
     """A region in the split graph: calls what compiled it, and keeps a failure's text on its record."""
@@ -36,56 +57,248 @@ class CompiledRegion(torch.nn.Module):
         super().__init__()
         self.graph = graph_module.graph  # for GraphModule.print_readable and whoever counts nodes
         self.run = run
+        # Not the Module itself: its call looks for hooks, and torch.fx's prints to stderr when a region raises.
+        self._run = run.forward if isinstance(run, torch.nn.Module) else run
+        self._strides = tuple(map(_static_strides, structure.outputs(graph_module)))
+        self._call = self._first_call
         # A weak reference is no business of Module.__setattr__, and a copy of the graph must not share the record.
         self._region = weakref.ref(region)
 
     def forward(self, *args: Any) -> Any:
         try:
-            return self.run(*args)
+            return self._call(*args)
         except Exception as error:
             region = self._region()
             if region is not None:
                 region.failed(error)
             raise
 
+    def _first_call(self, *args: Any) -> Any:
+        """Whatever a compiler lays out otherwise than eager, it lays out so again in each call."""
+        run = self._run
+        result = run(*args)
+        mend = _mending_strides(result, self._strides)
+        self._call = run if mend is None else lambda *args: mend(run(*args))
+        return result if mend is None else mend(result)
 
-def compile_region(
-    graph_module: GraphModule,
-    region: Region,
-    info: SubgraphInfo,
-    thunder_options: Mapping[str, Any],
-    inductor_options: Mapping[str, Any],
-) -> CompiledRegion:
+
+def compile_region(graph_module: GraphModule, region: Region, info: SubgraphInfo, options: Options) -> CompiledRegion:
     """Compile one region by the compiler that its record names; changes the record where another has to take it."""
     if region.compiler is CompilerType.THUNDER:
-        run = _compile_by_thunder(graph_module, region, info, thunder_options, inductor_options)
+        run: Callable[..., Any] = _ThunderRun(graph_module, region, info, options)
     else:
-        run = _compile_by_inductor(graph_module, region, inductor_options)
+        run = inductor.compile_region(graph_module, region, options.inductor)
     return CompiledRegion(graph_module, run, region)
 
 
-# thunder
+class _ThunderRun(torch.nn.Module):
+    """Runs a region by thunder, which traces it when it first runs.
+
+    What cannot be traced straight is left to thunder's interpreter, and what that cannot trace, to Inductor. A Module,
+    so that the split graph shows thunder's Module below the region.
+    """
+
+    def __init__(self, graph_module: GraphModule, region: Region, info: SubgraphInfo, options: Options) -> None:
+        super().__init__()
+        placeholders = graph_module.graph.find_nodes(op="placeholder")
+        self._is_symbolic = any(map(structure.is_symbolic, placeholders))
+        # Outside of Dynamo nobody has checked anything before a call.
+        self._is_guarded = _torch.inside_dynamo() and not self._is_symbolic
+        self._is_differentiable = [_is_differentiable(node) for node in structure.outputs(graph_module)]
+        self._writes = any(writes.all_written_storages(node) for node in structure.calls(graph_module))
+        self._grad_mode_after = modes.grad_mode_after(graph_module)
+        self._region = weakref.ref(region)
+        self._info = weakref.ref(info)
+        # Held while thunder may still fail to trace it; in a tuple, so that Module does not register it as a child.
+        self._untraced: tuple[GraphModule, Options] | None = (graph_module, options)
+        straight = not tracing.needs_interpreter(options.thunder)
+        self.jitted, constants = self._jit(graph_module, options, straight=straight)
+        self._by_thunder = (self.jitted, constants)
+        region._compiled = self.jitted
+        region.interpreted = not straight
+        self._run: Callable[..., Any] = self._run_straight if straight else self._run_interpreted
+
+    def forward(self, *args: Any) -> Any:
+        return self._run(*args)
+
+    def _jit(
+        self, graph_module: GraphModule, options: Options, *, straight: bool
+    ) -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
+        """thunder's callable for the region, and the constants to call it with, after the region's inputs."""
+        # thunder's form of higher-order operators is not Inductor's, which may have to take over: so a copy.
+        own = structure.copy_structure(graph_module)
+        higher_order.adapt(own)
+        module, constants = tracing.traceable(own) if straight else (tracing.interpretable(own), ())
+        jitted = _thunder.jit(
+            module,
+            options.thunder,
+            static_inputs=self._is_guarded,
+            is_differentiable_outputs=self._is_differentiable,
+        )
+        return jitted, constants
+
+    # What `_run` is, one after another. Two threads may be in the same one: the first to fail goes on to the next.
+
+    def _run_straight(self, *args: Any) -> Any:
+        untraced, (jitted, _) = self._untraced, self._by_thunder
+        try:
+            return self._first_call(*args)
+        except Exception as error:
+            if untraced is None or not _thunder.is_tracing_failure(error):
+                raise
+        with _handing_over:
+            if self._by_thunder[0] is jitted:
+                self._by_thunder = self._jit(*untraced, straight=False)
+                self.jitted = self._by_thunder[0]
+                self._replace_in_record(jitted, CompiledFunction(self.jitted, CompilerType.THUNDER))
+                if (region := self._region()) is not None:
+                    region._compiled, region.interpreted = self.jitted, True
+                self._run = self._run_interpreted
+        return self._run(*args)
+
+    def _run_interpreted(self, *args: Any) -> Any:
+        untraced = self._untraced
+        try:
+            return self._first_call(*args)
+        except Exception as error:
+            if untraced is None or not _thunder.is_tracing_failure(error):
+                raise
+            refused = describe(error)
+        with _handing_over:
+            if self._untraced is not None:
+                substitute = self._give_away(*untraced, args)
+                self._record_gift(refused, substitute)
+                self._run = substitute
+                self._untraced = None
+        return self._run(*args)
+
+    def _first_call(self, *args: Any) -> Any:
+        is_grad_enabled = torch.is_grad_enabled()
+        start = time.perf_counter()
+        result = self._run_checked(*args)
+        # Where sizes are symbolic thunder traces again for each: any later call may be the one that it cannot trace.
+        if not self._is_symbolic:
+            self._log_first_call(time.perf_counter() - start)
+            self._run = self._short_way(is_grad_enabled) or self._run_checked
+            self._untraced = None
+        return result
+
+    def _log_first_call(self, seconds: float) -> None:
+        """thunder compiles when a region first runs: what a graph's compilation took leaves that out."""
+        info, region = self._info(), self._region()
+        if config.verbose and info is not None and region is not None:
+            logger.info("graph %d: %s, first call %.2f s", info.graph_id, region.name, seconds)
+
+    def _run_checked(self, *args: Any) -> Any:
+        """thunder's own way, which checks its inputs."""
+        jitted, constants = self._by_thunder
+        result = jitted(*args, *constants)
+        if torch.is_grad_enabled():
+            _forbid_second_derivative(result)
+        if self._grad_mode_after is not None:
+            # thunder 0.2.6 sets the mode that a region leaves when it compiles it, and in later calls the one it found.
+            torch.set_grad_enabled(self._grad_mode_after)
+        return result
+
+    def _short_way(self, is_grad_enabled: bool) -> Callable[..., Any] | None:
+        """Straight to thunder's computation, where Dynamo's guards have checked all that its prologue would."""
+        jitted, constants = self._by_thunder
+        compiled = _thunder.compiled_once(jitted)
+        if not self._is_guarded or self._writes or self._grad_mode_after is not None:
+            return None
+        if compiled is None or not compiled.checks <= GUARDED_BY_DYNAMO.keys():
+            return None
+        return _thunder.direct_call(compiled, constants, self._is_differentiable, is_grad_enabled=is_grad_enabled)
+
+    def _give_away(self, graph_module: GraphModule, options: Options, args: tuple[Any, ...]) -> Callable[..., Any]:
+        """What runs the region instead: Inductor; eager where sizes are symbolic, which needs Dynamo's help."""
+        region = self._region() or Region(name="", compiler=CompilerType.THUNDER)
+        region._compiled, region.interpreted = None, False
+        if self._is_symbolic:
+            region.compiler = CompilerType.EAGER
+            return graph_module.forward
+        region.compiler = CompilerType.TORCH_INDUCTOR
+        return inductor.compile_for(graph_module, list(args), region, options.inductor)
+
+    def _record_gift(self, refused: str, substitute: Callable[..., Any]) -> None:
+        info, region = self._info(), self._region()
+        if info is None or region is None:
+            return
+        text = f"region {region.name} was given away, since thunder could not trace it; see exception field"
+        info.split_reasons.append(SplitReason(SplitReasonType.EXCEPTION_TRACING, text, refused))
+        if self.jitted in info.thunder_compiled_fns:
+            index = info.thunder_compiled_fns.index(self.jitted)
+            del info.thunder_compiled_fns[index], info.thunder_compiled_fns_example_inputs[index]
+        self._replace_in_record(self.jitted, CompiledFunction(substitute, region.compiler))
+
+    def _replace_in_record(self, old: Callable[..., Any], new: CompiledFunction) -> None:
+        info = self._info()
+        if info is None:
+            return
+        info.thunder_compiled_fns[:] = [new.compiled_fn if fn is old else fn for fn in info.thunder_compiled_fns]
+        for graph, function in info.submodule_to_compiled_functions.items():
+            if function.compiled_fn is old:
+                info.submodule_to_compiled_functions[graph] = new
 
 
-def _compile_by_thunder(
-    graph_module: GraphModule,
-    region: Region,
-    info: SubgraphInfo,
-    thunder_options: Mapping[str, Any],
-    inductor_options: Mapping[str, Any],
-) -> Callable[..., Any]:
-    # thunder's form of higher-order operators is not Inductor's, which may have to take over: so a copy.
-    own = structure.copy_structure(graph_module)
-    higher_order.adapt_autograd_functions(own)
-    placeholders = graph_module.graph.find_nodes(op="placeholder")
-    jitted = _thunder.jit(
-        own,
-        thunder_options,
-        static_inputs=_torch.inside_dynamo() and not any(map(structure.is_symbolic, placeholders)),
-        is_differentiable_outputs=[_is_differentiable(node) for node in structure.outputs(graph_module)],
-    )
-    region._compiled = jitted
-    return _ThunderRun(jitted, graph_module, region, info, inductor_options)
+# thunder's prologue checks, by what they check, and the guard of Dynamo that has checked it when a call gets here.
+GUARDED_BY_DYNAMO: Mapping[str, str] = {
+    "number of inputs": "Dynamo's code calls a graph with the inputs that it was captured with",
+    "tensor": "TENSOR_MATCH: dtype, device, layout, shape, strides, requires_grad, class, dispatch keys",
+    "default_dtype": "GLOBAL_STATE",
+    "default_device": "DEFAULT_DEVICE",
+    "is_grad_enabled": "GLOBAL_STATE",
+    "is_autocast_enabled": "GLOBAL_STATE",
+    "autocast_config_torch_enabled": "GLOBAL_STATE",
+    "autocast_config_torch_cpu_enabled": "GLOBAL_STATE",
+    "autocast_gpu_dtype": "GLOBAL_STATE",
+    "autocast_cpu_dtype": "GLOBAL_STATE",
+    "autocast_thunder_dtype": "GLOBAL_STATE",
+    # Two names of one tensor matter to what writes into one of them: that keeps thunder's own way.
+    "alias_tensor_indices": "none is needed",
+    # Of thunder.distributed's own wrappers, which a region is not.
+    "no_grad_sync": "none is needed",
+}
+
+
+def _static_strides(node: Any) -> tuple[int, ...] | None:
+    """The strides that a result has in eager; None where they cannot be told, or hang on a symbolic size."""
+    value = structure.value_of(node) if isinstance(node, torch.fx.Node) else None
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    strides = value.stride()
+    return None if any(isinstance(size, torch.SymInt) for size in (*value.shape, *strides)) else strides
+
+
+def _mending_strides(result: Any, strides: tuple[tuple[int, ...] | None, ...]) -> Callable[[Any], Any] | None:
+    """What gives those results of a region eager's strides that thunder lays out otherwise; None if there are none.
+
+    Few operators differ: some einsums in thunder, and sums of a transposed tensor and a broadcast one of another
+    dtype; a cumsum of equal numbers in Inductor.
+    """
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    wrong = {
+        index: wanted
+        for index, (value, wanted) in enumerate(zip(results, strides, strict=True))
+        if wanted is not None and isinstance(value, torch.Tensor) and value.stride() != wanted
+    }
+    if not wrong:
+        return None
+
+    def mend(result: Any) -> Any:
+        if isinstance(result, torch.Tensor):
+            return _laid_out(result, wrong[0])
+        return tuple([_laid_out(value, wrong[i]) if i in wrong else value for i, value in enumerate(result)])
+
+    return mend
+
+
+def _laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _is_differentiable(node: torch.fx.Node) -> bool:
+    return getattr(node.meta.get("example_value"), "grad_fn", None) is not None
 
 
 def _forbid_second_derivative(result: Any) -> None:
@@ -98,139 +311,3 @@ def _forbid_second_derivative(result: Any) -> None:
         if type(node).__name__ == _thunder.AUTOGRAD_NODE:
             node.register_hook(_torch.raise_if_differentiable)
             return  # one node for all outputs of a region
-
-
-def _is_differentiable(node: torch.fx.Node) -> bool:
-    return getattr(node.meta.get("example_value"), "grad_fn", None) is not None
-
-
-class _ThunderRun(torch.nn.Module):
-    """Runs a region by thunder, which traces it when it first runs; if it cannot trace it, Inductor runs it instead.
-
-    A Module, so that the split graph shows thunder's Module below the region.
-    """
-
-    def __init__(
-        self,
-        jitted: Callable[..., Any],
-        graph_module: GraphModule,
-        region: Region,
-        info: SubgraphInfo,
-        inductor_options: Mapping[str, Any],
-    ) -> None:
-        super().__init__()
-        self.jitted = jitted
-        self._substitute: Callable[..., Any] | None = None
-        # Held while thunder may still fail to trace it; in a tuple, so that Module does not register it as a child.
-        self._untraced: tuple[GraphModule, Mapping[str, Any]] | None = (graph_module, inductor_options)
-        self._region = weakref.ref(region)
-        self._info = weakref.ref(info)
-
-    def forward(self, *args: Any) -> Any:
-        # Read in the opposite order to that in which another thread sets them, when it gives the region away.
-        untraced = self._untraced
-        if self._substitute is not None:
-            return self._substitute(*args)
-        if untraced is not None:
-            return self._run_untraced(untraced, *args)
-        return self._finish(self.jitted(*args))
-
-    def _finish(self, result: Any) -> Any:
-        if torch.is_grad_enabled():
-            _forbid_second_derivative(result)
-        return result
-
-    def _run_untraced(self, untraced: tuple[GraphModule, Mapping[str, Any]], *args: Any) -> Any:
-        graph_module, options = untraced
-        # thunder traces again for each size: then any later call may be the one that it cannot trace.
-        is_symbolic = any(map(structure.is_symbolic, graph_module.graph.find_nodes(op="placeholder")))
-        try:
-            result = self.jitted(*args)
-        except Exception as error:
-            if not _thunder.is_tracing_failure(error):
-                raise
-            region = self._region() or Region(name="", compiler=CompilerType.THUNDER)
-            substitute = _give_away(graph_module, args, region, options, is_symbolic=is_symbolic)
-            self._record_gift(error, region, substitute)
-            self._substitute = substitute
-            self._untraced = None
-        else:
-            if not is_symbolic:
-                self._untraced = None
-            return self._finish(result)
-        return substitute(*args)
-
-    def _record_gift(self, error: Exception, region: Region, substitute: Callable[..., Any]) -> None:
-        info = self._info()
-        if info is None:
-            return
-        text = f"region {region.name} was given away, since thunder could not trace it; see exception field"
-        info.split_reasons.append(SplitReason(SplitReasonType.EXCEPTION_TRACING, text, describe(error)))
-        if self.jitted in info.thunder_compiled_fns:
-            index = info.thunder_compiled_fns.index(self.jitted)
-            del info.thunder_compiled_fns[index], info.thunder_compiled_fns_example_inputs[index]
-        for graph, function in info.submodule_to_compiled_functions.items():
-            if function.compiled_fn is self.jitted:
-                info.submodule_to_compiled_functions[graph] = CompiledFunction(substitute, region.compiler)
-
-
-def _give_away(
-    graph_module: GraphModule,
-    args: tuple[Any, ...],
-    region: Region,
-    options: Mapping[str, Any],
-    *,
-    is_symbolic: bool,
-) -> Callable[..., Any]:
-    """What runs a region instead of thunder: Inductor; eager where sizes are symbolic, which needs Dynamo's help."""
-    region._compiled = None
-    if is_symbolic:
-        region.compiler = CompilerType.EAGER
-        return graph_module
-    region.compiler = CompilerType.TORCH_INDUCTOR
-    return _by_inductor_or_eager(graph_module, list(args), region, options)
-
-
-# Inductor
-
-
-def _compile_by_inductor(graph_module: GraphModule, region: Region, options: Mapping[str, Any]) -> Callable[..., Any]:
-    if any(map(randomness.differs_in_inductor, structure.calls(graph_module))):
-        region.compiler = CompilerType.EAGER
-        return graph_module
-    arguments = _thunder.fake_arguments(graph_module)
-    if arguments is None:
-        return _run_eager(graph_module, region, "Example values for arguments are not available.")
-    return _by_inductor_or_eager(graph_module, arguments, region, options)
-
-
-def _by_inductor_or_eager(
-    graph_module: GraphModule, arguments: list[Any], region: Region, options: Mapping[str, Any]
-) -> Callable[..., Any]:
-    # Inductor changes the graph that it is given; the eager fallback needs it as it was.
-    own = structure.copy_structure(graph_module)
-    try:
-        # Random operators keep eager's stream under a seed only in this mode.
-        compiled = torch._inductor.compile(own, arguments, options={"fallback_random": True, **options})
-    except _torch.CONTROL_FLOW:
-        raise
-    except DynamicOutputShapeException as error:
-        return _run_eager(graph_module, region, f"Dynamic output shape operator encountered: {error}.", error)
-    except Exception as error:
-        advice = " (install g++, or set CXX)" if type(error.__cause__ or error).__name__ == "InvalidCxxCompiler" else ""
-        return _run_eager(graph_module, region, f"Inductor failed with {describe(error)}{advice}.", error)
-    region._compiled = compiled
-    run: Callable[..., Any] = compiled
-    return run
-
-
-def _run_eager(
-    graph_module: GraphModule, region: Region, why: str, error: Exception | None = None
-) -> Callable[..., Any]:
-    if error is not None:
-        region.failed(error)
-    else:
-        region.error = why
-    region.compiler = CompilerType.EAGER
-    warnings.warn(f"{why} Falling back to eager for the region {region.name}.", ThunderFXWarning, stacklevel=2)
-    return graph_module

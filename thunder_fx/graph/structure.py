@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,10 +40,50 @@ def drop_links_to_inputs(graph_module: GraphModule) -> None:
             node.meta.pop(key, None)
 
 
+def nested_graphs(graph_module: GraphModule) -> list[tuple[Node, GraphModule]]:
+    """The graphs that the calls of a graph contain, each once, with a call that does."""
+    found: dict[int, tuple[Node, GraphModule]] = {}
+    for node in calls(graph_module):
+        for operand in node.all_input_nodes:
+            body = _torch.attribute(operand) if operand.op == "get_attr" else None
+            if isinstance(body, GraphModule):
+                found.setdefault(id(body), (node, body))
+    return list(found.values())
+
+
 def name_of(node: Node) -> str:
     """The plain name of what a node calls, function or method: `sin`, `register_hook`; "" where it has none."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return name if isinstance(name, str) else ""
+
+
+def function_of(node: Node) -> Any:
+    """What a node calls, a method as torch.Tensor's function; None for a method that is not torch.Tensor's."""
+    return getattr(torch.Tensor, node.target, None) if isinstance(node.target, str) else node.target
+
+
+def overloads_of(node: Node) -> list[Any]:
+    """The operators of torch.ops that a call may mean, each with its schema: one, or all of an operator's overloads."""
+    if isinstance(node.target, _torch.OpOverload):
+        return [node.target]
+    if isinstance(node.target, _torch.OpOverloadPacket):
+        return [getattr(node.target, name) for name in node.target.overloads()]  # type: ignore[no-untyped-call]
+    return []
+
+
+def value_of(node: Node) -> Any:
+    """The (fake) value that a node has; for an attribute that Dynamo gave none, the attribute."""
+    value = node.meta.get("example_value")
+    return _torch.attribute(node) if value is None and node.op == "get_attr" else value
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Size))
+
+
+def is_result(node: Node) -> bool:
+    """Whether a graph returns a node's value."""
+    return any(user.op == "output" for user in node.users)
 
 
 def tensors_of(node: Node) -> Iterator[torch.Tensor]:
@@ -56,12 +97,45 @@ def tensors_of(node: Node) -> Iterator[torch.Tensor]:
             pending.extend(value)
 
 
+def fake_mode_of(graph: torch.fx.Graph) -> Any | None:
+    """The mode to which a graph's fake tensors belong; None if it has none."""
+    tensors = (tensor for node in graph.nodes for tensor in tensors_of(node))
+    return next((tensor.fake_mode for tensor in tensors if isinstance(tensor, _torch.FakeTensor)), None)
+
+
 def same_geometry(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two strided tensors have one dtype, shape, strides and offset; symbolic ones by their hints."""
-    if a.dtype is not b.dtype or a.layout is not torch.strided or b.layout is not torch.strided or a.ndim != b.ndim:
+    return a.dtype is b.dtype and same_layout(a, b)
+
+
+def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """The same, of whatever dtype."""
+    if a.layout is not torch.strided or b.layout is not torch.strided or a.ndim != b.ndim:
         return False
     described = [[*map(_torch.hint, (*t.shape, *t.stride(), t.storage_offset()))] for t in (a, b)]
     return described[0] == described[1]
+
+
+def is_contiguous(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is laid out row by row; symbolic sizes by their hints."""
+    if tensor.layout is not torch.strided:
+        return False
+    expected = 1
+    for size, stride in reversed(
+        list(zip(map(_torch.hint, tensor.shape), map(_torch.hint, tensor.stride()), strict=True))
+    ):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def shows_elements_twice(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is an expanded view: one element of its storage at several places."""
+    if tensor.layout is not torch.strided:
+        return False
+    sizes_and_strides = zip(map(_torch.hint, tensor.shape), map(_torch.hint, tensor.stride()), strict=True)
+    return any(size > 1 and stride == 0 for size, stride in sizes_and_strides)
 
 
 def is_symbolic(node: Node) -> bool:
@@ -98,18 +172,26 @@ def example_input(node: Node) -> ExampleInput:
 
 def source_line(node: Node) -> str | None:
     """The line of the user's program that a node comes from, as `file:line, in function`."""
-    trace = node.meta.get("stack_trace")
-    places = [line.strip() for line in trace.splitlines() if line.strip().startswith('File "')] if trace else []
-    if not places:
+    place = _place(node)
+    return None if place is None else f"{place[0]}:{place[1]}, in {place[2]}"
+
+
+def file_and_line(node: Node) -> tuple[str | None, int | None]:
+    """The same as a file and a line; None for both where it is not known."""
+    place = _place(node)
+    return (None, None) if place is None else place[:2]
+
+
+# A frame in the stack trace that Dynamo keeps of a node: `File "f.py", line 3, in fn`.
+_FRAME = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
+
+
+def _place(node: Node) -> tuple[str, int, str] | None:
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    if not frames:
         return None
-    file, line, function = places[-1].split('"', 2)[1], *_line_and_function(places[-1])
-    return f"{file}:{line}, in {function}"
-
-
-def _line_and_function(place: str) -> tuple[str, str]:
-    _, _, rest = place.rpartition('", line ')
-    line, _, function = rest.partition(", in ")
-    return line, function
+    file, line, function = frames[-1]
+    return file, int(line), function
 
 
 def outputs(graph_module: GraphModule) -> list[Any]:

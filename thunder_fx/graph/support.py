@@ -1,117 +1,270 @@
-"""Which nodes thunder can run, and the reason for each that it cannot. Decides; changes nothing."""
+"""Which nodes thunder can run, and the reason for each that it cannot. Decides; changes nothing.
+
+A node is asked about in three steps: what stands around it (a write, a functorch level, a hook, a random stream), what
+is known of thunder's faults (_FAULTS), and last whether thunder can trace it (tracing.refusal), once per signature.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from thunder_fx import _thunder, _torch
-from thunder_fx.graph import higher_order, inplace, randomness, structure
-from thunder_fx.subgraph import SplitReason, SplitReasonType, describe
+from thunder_fx.graph import (
+    dependencies,
+    functorch,
+    gradients,
+    higher_order,
+    inplace,
+    modes,
+    randomness,
+    structure,
+    tracing,
+    writes,
+)
+from thunder_fx.graph.modes import Modes
+from thunder_fx.graph.tracing import Refusal
+from thunder_fx.subgraph import SplitReason, SplitReasonType
 
 # Modules whose builtins mean on thunder's proxies what they mean on tensors: dynamo's graphs call operator.add and the
 # like. Any other builtin is torch's, and would compute a real tensor while thunder traces.
 _BUILTINS_ON_PROXIES = frozenset({"_operator", "builtins", "math"})
 
 
-def reasons_against(
-    graph_module: GraphModule, options: Mapping[str, Any], *, with_gradients: bool | None = None
-) -> dict[Node, SplitReason]:
+def reasons_against(graph_module: GraphModule, options: Mapping[str, Any]) -> dict[Node, SplitReason]:
     """Why thunder cannot run a node, for each node that it cannot run, in the graph's order.
 
-    `options` are thunder.jit's; a graph's nodes carry the fake values that Dynamo gave them. `with_gradients` is read
-    off the graph's inputs where it is not given.
+    `options` are thunder.jit's; a graph's nodes carry the fake values that Dynamo gave them.
     """
-    if with_gradients is None:
-        with_gradients = _has_gradients(graph_module)
-    nodes = structure.calls(graph_module)
-    reasons = _reasons_of_stretches(graph_module, nodes)
-    for node in randomness.differing_from_eager(nodes, with_gradients=with_gradients):
-        reasons.setdefault(node, _unsupported(node, "would not draw eager's random numbers in thunder"))
-    for node in nodes:
-        if node not in reasons and (reason := _reason_against(node, options, with_gradients)) is not None:
-            reasons[node] = reason
-    for node in nodes:
-        _keep_elements_together(node, reasons)
-    return {node: reasons[node] for node in nodes if node in reasons}
+    return Judge(options, graph_module).reasons_against(graph_module, modes.ambient())
 
 
-def _has_gradients(graph_module: GraphModule) -> bool:
-    """Whether autograd takes part in a graph: thunder then treats each region's nodes alike, in need of it or not."""
-    sources = [node for node in graph_module.graph.nodes if node.op in ("placeholder", "get_attr")]
-    return any(tensor.requires_grad for node in sources for tensor in structure.tensors_of(node))
+class Judge:
+    """Says what thunder can run of a graph; with its nested graphs, which take part in autograd if it does."""
+
+    def __init__(self, options: Mapping[str, Any], graph_module: GraphModule) -> None:
+        self.options = options
+        self.with_gradients = gradients.takes_part(graph_module)
+        self.executors = _thunder.resolved_executors(options)
+        self.shared_answers = _answers if _thunder.are_registered(self.executors) else {}
+
+    def reasons_against(self, graph_module: GraphModule, initial: Modes) -> dict[Node, SplitReason]:
+        nodes = structure.calls(graph_module)
+        modes_at = modes.around(graph_module, initial)
+        reasons = _reasons_of_surroundings(graph_module, nodes)
+        for node in randomness.differing_from_eager(nodes, with_gradients=self.with_gradients):
+            reasons.setdefault(node, _unsupported(node, "would not draw eager's random numbers in thunder"))
+        for node in nodes:
+            if node not in reasons and (reason := self.reason_against(node, modes_at[node])) is not None:
+                reasons[node] = reason
+        for node in nodes:
+            _keep_elements_together(node, reasons)
+        return {node: reasons[node] for node in nodes if node in reasons}
+
+    def reason_against(self, node: Node, around: Modes) -> SplitReason | None:
+        """Why thunder cannot run a node, whatever stands around it."""
+        if isinstance(node.target, _torch.HigherOrderOperator):
+            return self._reason_against_higher_order(node, around)
+        faults = _FAULTS + (_GRADIENT_FAULTS if self._differentiates(node, around) else ())
+        for is_fault, why in faults:
+            if is_fault(node):
+                return _unsupported(node, why)
+        if not around.is_grad_enabled and any(tensor.requires_grad for tensor in structure.tensors_of(node)):
+            return _unsupported(node, "is a view under no_grad, which needs gradients all the same")
+        if node.target in _torch.MODE_SETTERS:
+            return None
+        if (lacking := _lacking(node, self.executors)) is not None:
+            return _reason(node, SplitReasonType.MISSING_OP_SUPPORT, f"{_name(node)} {lacking}.")
+        refused = self._refusal(node, around)
+        if refused is None:
+            return None
+        see = "" if refused.exception is None else ", see exception field"
+        return _reason(node, refused.kind, f"{refused.why} {_name(node)}{see}", refused.exception)
+
+    def _differentiates(self, node: Node, around: Modes) -> bool:
+        return tracing.differentiates(node, around) and not self.options.get("disable_torch_autograd")
+
+    def _reason_against_higher_order(self, node: Node, around: Modes) -> SplitReason | None:
+        """thunder runs the call only if it can run every node of every body."""
+        if node.target not in (higher_order.CHECKPOINT, higher_order.AUTOGRAD_FUNCTION):
+            return _reason(node, SplitReasonType.MISSING_OP_SUPPORT, f"{_name(node)} {_NO_MAPPING}.")
+        obstacle = higher_order.obstacle(node)
+        if obstacle is not None:
+            return _unsupported(node, obstacle)
+        for body in higher_order.bodies(node):
+            for inner in self.reasons_against(body, around).values():
+                return _reason(node, inner.reason_type, f"{_name(node)} contains: {inner.info}", inner.exception)
+        return None
+
+    def _refusal(self, node: Node, around: Modes) -> Refusal | None:
+        """tracing.refusal, asked once per signature."""
+        key = _signature(node, around, self.executors, self.options)
+        if key is None:
+            return tracing.refusal(node, self.options, around)
+        answer = self.shared_answers.get(key, _UNASKED)
+        if answer is _UNASKED:
+            answer = tracing.refusal(node, self.options, around)
+            if len(self.shared_answers) >= _MOST_ANSWERS:
+                self.shared_answers.clear()
+            self.shared_answers[key] = answer
+        return answer
 
 
-def _reasons_of_stretches(graph_module: GraphModule, nodes: list[Node]) -> dict[Node, SplitReason]:
-    """Nodes that go to another compiler because of what stands around them."""
+# thunder's answers, by signature, for as long as the process lives: text only, and a bounded number. Graphs compiled
+# with executors that are not registered have answers of their own, since the keys hold the executors.
+_answers: dict[Any, Refusal | None] = {}
+_MOST_ANSWERS = 20_000
+_UNASKED = Refusal(SplitReasonType.UNSUPPORTED_NODE, "")
+
+
+def _signature(node: Node, around: Modes, executors: tuple[Any, ...], options: Mapping[str, Any]) -> Any | None:
+    """Everything that thunder's answer depends on; None where some of it cannot be compared.
+
+    The symbol itself is part of it: someone may register another one for the same function.
+    """
+    symbol = _thunder.symbol_for(structure.function_of(node))
+    if (
+        symbol is None
+        and node.op != "call_method"
+        and getattr(node.target, "__module__", "") not in _BUILTINS_ON_PROXIES
+    ):
+        return None
+    try:
+        leaves = (_leaf(node.args), _leaf(dict(node.kwargs)))
+        surroundings = (torch.get_default_dtype(), torch.get_default_device(), options.get("langctx"))
+        key = (
+            node.target,
+            symbol,
+            *leaves,
+            gradients.is_constant(node),
+            around,
+            executors,
+            bool(options.get("disable_torch_autograd")),
+            surroundings,
+        )
+        hash(key)
+    except (TypeError, _NotComparable):
+        return None
+    return key
+
+
+class _NotComparable(Exception):
+    pass
+
+
+_COMPARABLE = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    type(...),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+
+
+def _leaf(value: Any) -> Any:
+    """An argument of a node, to compare by: tensors by metadata, all else by value (1, 1.0 and True differ)."""
+    if isinstance(value, Node):
+        value = structure.value_of(value)
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            raise _NotComparable
+        sizes = (*map(_leaf, value.shape), *map(_leaf, value.stride()))
+        return (type(value), value.dtype, value.device, value.ndim, sizes, value.requires_grad)
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return (type(value), _torch.expression(value), _torch.hint(value))
+    if isinstance(value, (tuple, list)):
+        return (type(value), *map(_leaf, value))
+    if isinstance(value, dict):
+        return (dict, *((name, _leaf(item)) for name, item in sorted(value.items())))
+    if isinstance(value, slice):
+        return (slice, _leaf(value.start), _leaf(value.stop), _leaf(value.step))
+    if isinstance(value, _COMPARABLE):
+        # Distinguishes 0.0 from -0.0 too.
+        return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
+    raise _NotComparable
+
+
+_NO_MAPPING = "didn't have any mapping in thunder"
+
+
+def _lacking(node: Node, executors: tuple[Any, ...]) -> str | None:
+    """What thunder lacks for a node, by its name alone; None if there is something to ask."""
+    function = structure.function_of(node)
+    if _thunder.is_replaced(function, executors):
+        return None
+    if _thunder.is_automatic(function):
+        return "only has an automatic torch fallback in thunder"
+    if _thunder.symbol_for(function) is not None:
+        return None
+    if node.op == "call_method":
+        return None if _thunder.has_method(str(node.target)) else _NO_MAPPING
+    if node.op != "call_function":
+        return _NO_MAPPING
+    # thunder.dynamo takes any builtin for supported that runs on proxies: torch.eye(4) runs, on none of them.
+    is_python = getattr(function, "__module__", None) in _BUILTINS_ON_PROXIES
+    return None if is_python or _thunder.is_einops(function) else _NO_MAPPING
+
+
+def _reasons_of_surroundings(graph_module: GraphModule, nodes: list[Node]) -> dict[Node, SplitReason]:
+    """Nodes that go to another compiler because of what stands around them: each group goes whole, in one region."""
+    groups = _groups(graph_module, nodes)
+    if not groups:
+        return {}
     reasons: dict[Node, SplitReason] = {}
-    for stretch in inplace.stretches(graph_module):
-        for node in nodes[stretch.first : stretch.last + 1]:
-            reasons.setdefault(
-                node, _unsupported(node, f"shares a stretch with the in-place write {_name(stretch.writer)}")
-            )
-    for first, last in _derivative_stretches(nodes):
-        for node in nodes[first : last + 1]:
-            reasons.setdefault(node, _unsupported(node, "is differentiated within the graph (torch.func)"))
+    order = dependencies.order(graph_module)
+    for members, why in groups:
+        for node in dependencies.closed(order, members):
+            reasons.setdefault(node, _unsupported(node, why))
+    return reasons
+
+
+def _groups(graph_module: GraphModule, nodes: list[Node]) -> list[tuple[list[Node], str]]:
+    """What must not be divided, and why thunder does not take it."""
+    groups = [
+        (group.nodes, f"shares a storage with the in-place write {_name(group.writer)}")
+        for group in inplace.groups(graph_module)
+    ]
     for hooked in (node for node in nodes if structure.name_of(node) in _AUTOGRAD_STATE):
         # A hook hangs on a tensor of the region that registers it: what uses the tensor must be of that region too.
-        for node in nodes:
-            reasons.setdefault(node, _unsupported(node, f"stands in one graph with {hooked.name}"))
-    level = 0
-    for node in nodes:
-        # Both of torch's spellings: torch._C._functorch's, and torch._functorch.predispatch's (torch 2.9).
-        name = structure.name_of(node)
-        enters, leaves = name.endswith("_increment_nesting"), name.endswith("_decrement_nesting")
-        level += enters
-        if level > 0 or leaves:
-            reasons.setdefault(node, _unsupported(node, "is inside a functorch level (vmap, grad, jvp, ...)"))
-        level -= leaves
-    return reasons
+        groups.append((nodes, f"stands in one graph with {hooked.name}"))
+    groups += [(part, "is differentiated within the graph (torch.func)") for part in functorch.derivatives(nodes)]
+    groups += [(part, "is inside a functorch level (vmap, grad, jvp, ...)") for part in functorch.levels(nodes)]
+    return groups
+
+
+def groups_of(graph_module: GraphModule) -> list[list[Node]]:
+    """The groups of nodes that must stay in one region, as partition.py needs them."""
+    return [members for members, _ in _groups(graph_module, structure.calls(graph_module))]
 
 
 # Methods that change how autograd treats a tensor, on that tensor alone.
 _AUTOGRAD_STATE = ("register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad")
 
 
-def _derivative_stretches(nodes: list[Node]) -> list[tuple[int, int]]:
-    """From the first functorch call to the last, if a derivative is taken: its parts belong to one autograd graph."""
-    names = [structure.name_of(node) for node in nodes]
-    if not any("grad_increment" in name or "autograd_grad" in name or "jvp_increment" in name for name in names):
-        return []
-    modules = [getattr(node.target, "__module__", None) or "" for node in nodes]
-    levels = [
-        position
-        for position, (name, module) in enumerate(zip(names, modules, strict=True))
-        if "functorch" in module or name.endswith("_nesting") or "autograd_grad" in name
-    ]
-    return [(levels[0], levels[-1])]
+def _is_copied_by_thunder(node: Node) -> bool:
+    """thunder (0.2.6) copies a diagonal, which eager views: a result that shows it would no longer be a view."""
+    if structure.name_of(node) != "diagonal":
+        return False
+    storages = {_torch.storage_of(tensor) for tensor in structure.tensors_of(node)}
+    results = [n for n in node.graph.nodes if structure.is_result(n)]
+    return any(_torch.storage_of(tensor) in storages for n in results for tensor in structure.tensors_of(n))
 
 
-def _reason_against(node: Node, options: Mapping[str, Any], with_gradients: bool) -> SplitReason | None:
-    if isinstance(node.target, torch._ops.HigherOrderOperator):
-        return _reason_against_higher_order(node, options, with_gradients)
-    if structure.name_of(node) in _OTHER_LAYOUT and any(user.op == "output" for user in node.users):
-        return _unsupported(node, "would have other strides in thunder, and is a result of the graph")
-    if _is_an_operand_to_thunder(node):
-        return _unsupported(node, "would return its operand itself in thunder")
-    if _broadcasts_a_differentiable_scalar(node):
-        return _unsupported(node, "would lose the gradient of a 0-dimensional CPU tensor in thunder")
-    try:
-        theirs = _thunder.node_support(node, options)
-    except Exception as error:  # thunder.dynamo's helper asserts, and calls what a node names
-        return _reason(node, SplitReasonType.EXCEPTION_PROXY_THUNDER_OP, _failed(node), describe(error))
-    if theirs is not None:
-        return _reason(node, SplitReasonType[theirs.reason_type.name], theirs.info, theirs.exception)
-    if _computes_while_tracing(node):
-        return _reason(node, SplitReasonType.MISSING_OP_SUPPORT, f"{_name(node)} didn't have any mapping in thunder.")
-    return None
+def _has_another_layout(node: Node) -> bool:
+    """thunder lays out some einsums in another order; of static shapes regions.py mends what a region returns."""
+    if structure.name_of(node) != "einsum":
+        return False
+    return any(isinstance(size, torch.SymInt) for tensor in structure.tensors_of(node) for size in tensor.shape)
 
-
-# thunder (0.2.6) copies a diagonal, which eager views, and lays out some einsums in another order.
-_OTHER_LAYOUT = frozenset({"diagonal", "einsum"})
 
 # Eager copies where these change nothing.
 _COPYING = frozenset({"flip", "repeat", "repeat_interleave", "tile"})
@@ -122,7 +275,7 @@ def _is_an_operand_to_thunder(node: Node) -> bool:
 
     Told apart by who can see it: an input, or two results of the graph. Inside of it nobody can.
     """
-    is_result = any(user.op == "output" for user in node.users)
+    is_result = structure.is_result(node)
     is_copying = structure.name_of(node) in _COPYING
     if not is_result and not is_copying:
         return False
@@ -140,7 +293,7 @@ def _is_an_operand_to_thunder(node: Node) -> bool:
 def _visible_storages(node: Node) -> set[int | None]:
     """The storages of the graph's inputs, and of its results other than `node`."""
     nodes = node.graph.nodes
-    visible = [n for n in nodes if n.op in ("placeholder", "get_attr") or any(user.op == "output" for user in n.users)]
+    visible = [n for n in nodes if n.op in ("placeholder", "get_attr") or structure.is_result(n)]
     return {_torch.storage_of(tensor) for n in visible if n is not node for tensor in structure.tensors_of(n)}
 
 
@@ -163,46 +316,101 @@ def _broadcasts_a_differentiable_scalar(node: Node) -> bool:
     return name not in _SHAPE_OPERATORS
 
 
-def _computes_while_tracing(node: Node) -> bool:
-    """thunder.dynamo takes any builtin for supported that runs on proxies: torch.eye(4) runs, on none of them."""
-    target = node.target
-    is_builtin = node.op == "call_function" and type(target).__name__ == "builtin_function_or_method"
-    return (
-        is_builtin
-        and getattr(target, "__module__", None) not in _BUILTINS_ON_PROXIES
-        and not _thunder.has_symbol(target)
-    )
+def _only_updates_statistics(node: Node) -> bool:
+    """A norm whose result nobody reads is there for its running statistics, and dead code to thunder."""
+    return not node.users and bool(writes.running_statistics(node))
 
 
-def _reason_against_higher_order(node: Node, options: Mapping[str, Any], with_gradients: bool) -> SplitReason | None:
-    """thunder runs the call only if it can run every node of every body."""
-    if node.target not in (higher_order.CHECKPOINT, higher_order.AUTOGRAD_FUNCTION):
-        return _reason(node, SplitReasonType.MISSING_OP_SUPPORT, f"{_name(node)} didn't have any mapping in thunder.")
-    obstacle = higher_order.obstacle(node)
-    if obstacle is not None:
-        return _unsupported(node, obstacle)
-    for body in higher_order.bodies(node):
-        for inner in reasons_against(body, options, with_gradients=with_gradients).values():
-            return _reason(node, inner.reason_type, f"{_name(node)} contains: {inner.info}", inner.exception)
-    return None
+def _is_unfold(node: Node) -> bool:
+    return structure.name_of(node) == "unfold"
+
+
+def _draws_unseen(node: Node) -> bool:
+    """thunder leaves a draw out whose numbers nobody reads, and the stream goes on from another place."""
+    return not node.users and randomness.draws(node)
+
+
+def _draws_in_another_order(node: Node) -> bool:
+    """Eager fills a tensor that is laid out like a transposed one in the order of memory, thunder row by row."""
+    if not randomness.draws(node):
+        return False
+    tensors = [tensor for operand in node.all_input_nodes for tensor in structure.tensors_of(operand)]
+    return any(not structure.is_contiguous(tensor) for tensor in tensors)
+
+
+def _is_complex(node: Node) -> bool:
+    return any(t.is_complex() for each in (node, *node.all_input_nodes) for t in structure.tensors_of(each))
+
+
+def _masks_attention(node: Node) -> bool:
+    """On the CPU thunder decomposes attention; its softmax is NaN for a row that is masked whole, and eager 0."""
+    if structure.name_of(node) != "scaled_dot_product_attention":
+        return False
+    mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+    return mask is not None and all(t.device.type == "cpu" for t in structure.tensors_of(node))
+
+
+def _smooths_labels(node: Node) -> bool:
+    return structure.name_of(node) == "cross_entropy" and bool(node.kwargs.get("label_smoothing", 0.0))
+
+
+def _has_nan_derivative(node: Node) -> bool:
+    """Decomposed into exponentials, quotients and where, whose derivatives overflow where eager's are finite."""
+    name = structure.name_of(node)
+    if name in ("pow", "__pow__", "__rpow__"):
+        exponent = node.args[1] if len(node.args) > 1 else node.kwargs.get("exponent")
+        return isinstance(exponent, Node) or bool(exponent == 0)
+    return name in _NAN_DERIVATIVE or (name == "div" and node.kwargs.get("rounding_mode") is not None)
+
+
+_NAN_DERIVATIVE = frozenset(
+    {"atan2", "celu", "elu", "floor_divide", "floordiv", "glu", "mish", "prod", "selu", "sigmoid"}
+)
+_OTHER_AT_BOUNDS = frozenset({"clamp", "clip", "clamp_min", "clamp_max"})
+
+# What thunder traces, and computes otherwise than eager does.
+_FAULTS: tuple[tuple[Callable[[Node], bool], str], ...] = (
+    (_is_copied_by_thunder, "would be a copy in thunder, and a result of the graph is a view of it"),
+    (_has_another_layout, "may have other strides in thunder, which cannot be mended where sizes are symbolic"),
+    (_only_updates_statistics, "is there for its running statistics alone, which thunder would leave out"),
+    (_is_unfold, "is taken for supported by thunder, and fails in its executors"),
+    (_is_an_operand_to_thunder, "would return its operand itself in thunder"),
+    (_draws_unseen, "draws numbers that nobody reads, which thunder would leave out"),
+    (_draws_in_another_order, "would not draw eager's random numbers in thunder, for an operand of this layout"),
+    (_broadcasts_a_differentiable_scalar, "would lose the gradient of a 0-dimensional CPU tensor in thunder"),
+)
+
+
+# The same, where gradients are taken: values in special places, or derivatives.
+_GRADIENT_FAULTS: tuple[tuple[Callable[[Node], bool], str], ...] = (
+    (_is_complex, "would have a derivative in thunder that forgets to conjugate"),
+    (_masks_attention, "would be NaN in thunder for rows that are masked whole"),
+    (_smooths_labels, "smooths labels, in double precision in thunder"),
+    (_has_nan_derivative, "would have a derivative in thunder that is NaN where eager's is not"),
+    (lambda node: structure.name_of(node) in _OTHER_AT_BOUNDS, "would have no derivative in thunder at its bounds"),
+    (lambda node: structure.name_of(node) == "relu", "would hide NaN in thunder"),
+)
 
 
 def _keep_elements_together(node: Node, reasons: dict[Node, SplitReason]) -> None:
-    """An element of a tuple goes where the tuple is made: an Inductor region cannot return a tuple in its outputs."""
-    if node not in reasons or not isinstance(node.meta.get("example_value"), (list, tuple)):
+    """A tuple is made and read in one region: none can return a tuple among its outputs."""
+    if not isinstance(node.meta.get("example_value"), (list, tuple)):
         return
-    for user in node.users:
-        if user.op != "output":
-            reasons.setdefault(user, _unsupported(user, f"reads an element of {node.name}, which is not thunder's"))
+    readers = [user for user in node.users if user.op != "output"]
+    if node not in reasons and any(reader in reasons for reader in readers):
+        reasons[node] = _unsupported(node, "has an element that thunder cannot read")
+    if node in reasons:
+        for reader in readers:
+            reasons.setdefault(reader, _unsupported(reader, f"reads an element of {node.name}, which is not thunder's"))
 
 
 def autocasts_reaching_over(graph_module: GraphModule, reasons: Mapping[Node, SplitReason]) -> list[SplitReason]:
     """A reason for each autocast that holds over nodes of several compilers: no single one of them sees it whole."""
     found, open_ones = [], list[Node]()
     for node in structure.calls(graph_module):
-        if node.target is torch.amp.autocast_mode._enter_autocast:
+        if node.target is _torch.enter_autocast:
             open_ones.append(node)
-        elif node.target is torch.amp.autocast_mode._exit_autocast:
+        elif node.target is _torch.exit_autocast:
             open_ones = [enter for enter in open_ones if enter is not node.args[0]]
         elif node in reasons:
             found += [enter for enter in open_ones if enter not in reasons and enter not in found]
@@ -212,10 +420,6 @@ def autocasts_reaching_over(graph_module: GraphModule, reasons: Mapping[Node, Sp
 
 def _unsupported(node: Node, why: str) -> SplitReason:
     return _reason(node, SplitReasonType.UNSUPPORTED_NODE, f"{_name(node)} {why}.")
-
-
-def _failed(node: Node) -> str:
-    return f"Failed while asking thunder about {_name(node)}, see exception field"
 
 
 def _name(node: Node) -> str:
