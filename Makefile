@@ -10,7 +10,7 @@ MATRIX := 2.9.1 2.13.0 2.15.0
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-matrix lint types format clean
+.PHONY: help demo test test-slow bench test-matrix lint types format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,9 @@ test: $(VENV)/.installed  ## the tests, but for the slow ones
 
 test-slow: $(VENV)/.installed  ## the slow tests
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow
+
+bench: $(VENV)/.installed  ## thunder_fx beside thunder.dynamo, torch.compile and eager
+	$(BIN)/python benchmarks/steady_state.py
 
 # Each torch in an environment of its own, several GB each; one after the other, and all even if one fails.
 test-matrix:  ## the tests on each supported torch: 2.9.1, 2.13.0 and the newest
