@@ -360,6 +360,17 @@ def compile_by_inductor(graph_module: torch.fx.GraphModule, arguments: list[Any]
 # Autograd
 
 
+def _clamp_has_derivative_at_bounds() -> bool:
+    with torch.inference_mode(False), torch.enable_grad():
+        x = torch.zeros(1, requires_grad=True, device="cpu")
+        (derivative,) = torch.autograd.grad(x.clamp(min=0).sum(), x)
+    return bool(derivative)
+
+
+# Whether the derivative of clamp is 1 where a value is just at a bound: on 2.9 to 2.13, and 0 on 2.15.
+CLAMP_HAS_DERIVATIVE_AT_BOUNDS = _clamp_has_derivative_at_bounds()
+
+
 def raise_if_differentiable(gradients: Any, _: Any) -> None:
     """A hook of an autograd node whose backward cannot be differentiated: raises where it would have to be.
 

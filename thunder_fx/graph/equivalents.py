@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import Node
 
+from thunder_fx import _torch
 from thunder_fx.graph import structure
 
 Build = Callable[..., Node]
@@ -178,12 +179,13 @@ def binary_max(build: Build, a: Node, b: Any) -> Node | None:
 
 @of(torch.clamp, Tensor.clamp, torch.clip, Tensor.clip)
 def clamp(build: Build, x: Node, min: Any = None, max: Any = None) -> Node | None:
-    """With eager's derivative at the bounds, which is 1, and NaN where x is."""
+    """With eager's derivative at the bounds, and NaN where x is."""
     if _is_tensor(min) or _is_tensor(max) or not _value(x).is_floating_point():
         return None
+    is_inclusive = _torch.CLAMP_HAS_DERIVATIVE_AT_BOUNDS
     if min is not None:
-        x = build(torch.where, build(torch.lt, x, min), min, x)
-    return x if max is None else build(torch.where, build(torch.gt, x, max), max, x)
+        x = build(torch.where, build(torch.lt if is_inclusive else torch.le, x, min), min, x)
+    return x if max is None else build(torch.where, build(torch.gt if is_inclusive else torch.ge, x, max), max, x)
 
 
 @of(torch.clamp_min, Tensor.clamp_min)
