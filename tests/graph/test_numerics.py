@@ -668,6 +668,25 @@ def test_special_values_and_places_are_as_in_eager(fn, inputs):
     assert_same(fn, thunderfx(fn), inputs)
 
 
+def test_views_under_no_grad_stay_with_thunder_in_evaluation_and_show_their_gradients_in_a_result():
+    """A view of a parameter needs a gradient even under no_grad: that is seen in a result, and nowhere inside."""
+    weight = torch.nn.Parameter(matrix())
+
+    def inside(x):
+        return torch.addmm(x[:, 0], x, weight.t())
+
+    def as_result(x):
+        return weight.t(), x + 1
+
+    with torch.no_grad():
+        compiled = thunderfx(inside)
+        x = torch.rand(6, 4)
+        torch.testing.assert_close(compiled(x), inside(x))
+        (info,) = get_subgraph_info(compiled)
+        assert [r.compiler for r in info.regions] == [CompilerType.THUNDER]
+        assert [t.requires_grad for t in thunderfx(as_result)(x)] == [t.requires_grad for t in as_result(x)]
+
+
 def test_answers_about_gradients_are_not_shared_with_calls_that_need_none():
     """thunder has no derivative of remainder: that matters only where one is needed, whichever was compiled first."""
 

@@ -72,7 +72,7 @@ class Judge:
         for is_fault, why in faults:
             if is_fault(node):
                 return _unsupported(node, why)
-        if not around.is_grad_enabled and any(tensor.requires_grad for tensor in structure.tensors_of(node)):
+        if not around.is_grad_enabled and _shows_that_it_needs_gradients(node):
             return _unsupported(node, "is a view under no_grad, which needs gradients all the same")
         if node.target in _torch.MODE_SETTERS:
             return None
@@ -323,6 +323,15 @@ def _only_updates_statistics(node: Node) -> bool:
 
 def _is_unfold(node: Node) -> bool:
     return structure.name_of(node) == "unfold"
+
+
+def _shows_that_it_needs_gradients(node: Node) -> bool:
+    """Views under no_grad need gradients if what they view does. That shows in a result, or in what uses them later.
+
+    Where the whole graph runs under no_grad nothing later shows it: so all of a model's evaluation stays with thunder.
+    """
+    needs = any(tensor.requires_grad for tensor in structure.tensors_of(node))
+    return needs and (structure.is_result(node) or torch.is_grad_enabled())
 
 
 def _draws_unseen(node: Node) -> bool:
