@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.differential.compare import assert_same
+from tests.graph.test_numerics import flat_view, row, scale
 from tests.graph.test_structure import captured
 from tests.helpers import needs_cxx
 from thunder_fx import CompilerType, get_subgraph_info, thunderfx
@@ -17,12 +18,6 @@ def out_of_place(fn, *inputs):
     inplace.make_out_of_place(graph, modes.ambient())
     graph.recompile()
     return graph, [node.name for node in structure.calls(graph) if list(writes.written(node))]
-
-
-def scale(x):
-    y = x * 2
-    y /= y.sum(-1, keepdim=True)
-    return y
 
 
 def relu(x):
@@ -82,20 +77,6 @@ def test_a_write_that_nobody_else_sees_becomes_its_twin(fn):
     assert_same(fn, compiled, [torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()])
     (info,) = get_subgraph_info(compiled)
     assert [region.compiler for region in info.regions] == [CompilerType.THUNDER]
-
-
-def row(x):
-    y = x * 1
-    v = y[0]
-    v *= 2
-    return y
-
-
-def flat_view(x):
-    y = x * 2
-    v = y.view(-1)
-    v *= 2
-    return y
 
 
 def view_of_view(x):

@@ -649,6 +649,7 @@ def operands(n, seed=0):
         (lambda x: torch.rand_like(x) * x, [operands(3).detach().t()]),
         (twice_the_same, [floats(1.0, 2.0)]),
         (lambda x: F.cross_entropy(x, torch.tensor([1, 0]), label_smoothing=0.1, reduction="sum"), [operands(2)]),
+        (lambda x: F.cross_entropy(x, torch.tensor([1, 0]), None, None, -100, None, "sum", 0.1), [operands(2)]),
         (statistics_alone, [operands(3), torch.zeros(4), torch.ones(4)]),
         (detached_in_place, [floats(1.0, 2.0)]),
         (without_a_derivative, [floats(1.0, -2.0)]),

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.graph.test_numerics import nested_modes
 from tests.graph.test_structure import captured
 from tests.helpers import assert_same_as_eager, needs_cxx, sine
 from thunder_fx import CompilerType, SplitReasonType, ThunderFXWarning, get_subgraph_info, last_backend, thunderfx
@@ -208,15 +209,7 @@ def test_a_check_that_no_guard_covers_keeps_thunders_own_way(monkeypatch):
 def test_a_region_that_sets_the_grad_mode_sets_it_in_every_call():
     """thunder itself does so only when it compiles the region."""
 
-    def fn(x):
-        a = x.sin()
-        with torch.no_grad():
-            b = torch.sinc(a) * 2
-            with torch.enable_grad():
-                c = torch.sinc(x) + 1
-        return a * b * c
-
-    compiled = thunderfx(fn)
+    compiled = thunderfx(nested_modes)
     x = torch.rand(3, requires_grad=True)
     for _ in range(3):
         assert compiled(x).requires_grad
@@ -341,6 +334,16 @@ def test_what_a_compiler_lays_out_otherwise_is_laid_out_as_in_eager():
         for _ in range(2):
             for ours, eagers in zip(*(torch.utils._pytree.tree_leaves(f(x)) for f in (compiled, fn)), strict=True):
                 torch.testing.assert_close(ours, eagers, check_stride=True)
+
+
+def test_strides_that_mean_nothing_are_not_mended():
+    """How far it is to the next of a single element, or of none: a copy would no longer be a view of the input."""
+    view = torch.rand(4, 10)[:, :1]
+    assert regions._mending_strides(view, ((10, 7),)) is None
+    assert regions._mending_strides((view[:0],), ((1, 1),)) is None
+    mended = regions._mending_strides(view, ((1, 1),))(view)
+    assert mended.stride() == (1, 1)
+    torch.testing.assert_close(mended, view)
 
 
 def test_an_input_that_no_result_depends_on_gets_no_gradient():

@@ -77,6 +77,7 @@ def _alone(fake: Any) -> Any:
 def compile_for(
     graph_module: GraphModule, arguments: list[Any], region: Region, options: Mapping[str, Any]
 ) -> Callable[..., Any]:
+    """Compile a region for arguments, real or fake, of which none overlaps another; eager where Inductor fails."""
     # Inductor changes the graph that it is given; the eager fallback needs it as it was.
     own = structure.copy_structure(graph_module)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,19 +42,24 @@ def ambient() -> Modes:
 
 def around(graph_module: GraphModule, initial: Modes) -> dict[Node, Modes]:
     """The modes under which each node of a graph runs."""
-    modes, found = initial, {}
-    entered: list[Node] = []
-    for node in graph_module.graph.nodes:
-        found[node] = modes
+    found, is_grad_enabled = {}, initial.is_grad_enabled
+    for node, entered in open_autocasts(graph_module).items():
+        found[node] = Modes(is_grad_enabled, (*initial.autocasts, *(tuple(n.args) for n in entered)))
         if node.target is _torch.set_grad_enabled:
-            modes = replace(modes, is_grad_enabled=bool(node.args[0]))
-        elif node.target in (_torch.enter_autocast, _torch.exit_autocast):
-            entered = (
-                [*entered, node]
-                if node.target is _torch.enter_autocast
-                else [n for n in entered if n is not node.args[0]]
-            )
-            modes = replace(modes, autocasts=(*initial.autocasts, *(tuple(n.args) for n in entered)))
+            is_grad_enabled = bool(node.args[0])
+    return found
+
+
+def open_autocasts(graph_module: GraphModule) -> dict[Node, tuple[Node, ...]]:
+    """For each node of a graph, in order, the calls that entered the autocasts around it, outermost first."""
+    found: dict[Node, tuple[Node, ...]] = {}
+    entered: tuple[Node, ...] = ()
+    for node in graph_module.graph.nodes:
+        found[node] = entered
+        if node.target is _torch.enter_autocast:
+            entered = (*entered, node)
+        elif node.target is _torch.exit_autocast:
+            entered = tuple(enter for enter in entered if enter is not node.args[0])
     return found
 
 

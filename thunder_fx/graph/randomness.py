@@ -62,7 +62,7 @@ def draws(node: Node) -> bool:
     if any(draws(inner) for body in bodies if isinstance(body, GraphModule) for inner in structure.calls(body)):
         return True
     if node.target is F.scaled_dot_product_attention:
-        return bool(_argument(node, 4, "dropout_p", 0.0) != 0.0)
+        return bool(structure.argument(node, 4, "dropout_p", 0.0) != 0.0)
     return structure.name_of(node).rstrip("_") in _DRAWING_NAMES and not _is_off(node)
 
 
@@ -104,9 +104,5 @@ def _differing() -> frozenset[Any]:
 def _is_off(node: Node) -> bool:
     """Whether a dropout is one that drops nothing: in evaluation, or with probability 0."""
     if node.target is F.dropout:
-        return _argument(node, 1, "p", 0.5) == 0 or _argument(node, 2, "training", True) is False
+        return structure.argument(node, 1, "p", 0.5) == 0 or structure.argument(node, 2, "training", True) is False
     return False
-
-
-def _argument(node: Node, index: int, name: str, default: Any) -> Any:
-    return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)

@@ -1,5 +1,4 @@
-"""A region's callable: what runs it, what it records when it fails, who takes over, and the short way to thunder's
-code.
+"""A region's callable: what runs it, what it records when it fails, who takes over, and the short way.
 
 A region's callable reaches the records by weak references only: Dynamo holds it longer than anyone holds the record.
 What Inductor compiles is inductor.py's.
@@ -280,7 +279,7 @@ def _mending_strides(result: Any, strides: tuple[tuple[int, ...] | None, ...]) -
     wrong = {
         index: wanted
         for index, (value, wanted) in enumerate(zip(results, strides, strict=True))
-        if wanted is not None and isinstance(value, torch.Tensor) and value.stride() != wanted
+        if wanted is not None and isinstance(value, torch.Tensor) and not _is_laid_out(value, wanted)
     }
     if not wrong:
         return None
@@ -291,6 +290,14 @@ def _mending_strides(result: Any, strides: tuple[tuple[int, ...] | None, ...]) -
         return tuple([_laid_out(value, wrong[i]) if i in wrong else value for i, value in enumerate(result)])
 
     return mend
+
+
+def _is_laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> bool:
+    """Whether a tensor has these strides, where they mean something: a needless copy of a view would be no view."""
+    if value.numel() == 0:
+        return True
+    each = zip(value.shape, value.stride(), strides, strict=True)
+    return all(size == 1 or stride == wanted for size, stride, wanted in each)
 
 
 def _laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

@@ -77,6 +77,11 @@ def value_of(node: Node) -> Any:
     return _torch.attribute(node) if value is None and node.op == "get_attr" else value
 
 
+def argument(node: Node, index: int, name: str, default: Any = None) -> Any:
+    """An argument of a call, given by position or by name."""
+    return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)
+
+
 def is_number(value: Any) -> bool:
     return isinstance(value, (int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Size))
 

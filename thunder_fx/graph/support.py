@@ -355,19 +355,19 @@ def _masks_attention(node: Node) -> bool:
     """On the CPU thunder decomposes attention; its softmax is NaN for a row that is masked whole, and eager 0."""
     if structure.name_of(node) != "scaled_dot_product_attention":
         return False
-    mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+    mask = structure.argument(node, 3, "attn_mask")
     return mask is not None and all(t.device.type == "cpu" for t in structure.tensors_of(node))
 
 
 def _smooths_labels(node: Node) -> bool:
-    return structure.name_of(node) == "cross_entropy" and bool(node.kwargs.get("label_smoothing", 0.0))
+    return structure.name_of(node) == "cross_entropy" and bool(structure.argument(node, 7, "label_smoothing", 0.0))
 
 
 def _has_nan_derivative(node: Node) -> bool:
     """Decomposed into exponentials, quotients and where, whose derivatives overflow where eager's are finite."""
     name = structure.name_of(node)
     if name in ("pow", "__pow__", "__rpow__"):
-        exponent = node.args[1] if len(node.args) > 1 else node.kwargs.get("exponent")
+        exponent = structure.argument(node, 1, "exponent")
         return isinstance(exponent, Node) or bool(exponent == 0)
     return name in _NAN_DERIVATIVE or (name == "div" and node.kwargs.get("rounding_mode") is not None)
 
@@ -415,14 +415,9 @@ def _keep_elements_together(node: Node, reasons: dict[Node, SplitReason]) -> Non
 
 def autocasts_reaching_over(graph_module: GraphModule, reasons: Mapping[Node, SplitReason]) -> list[SplitReason]:
     """A reason for each autocast that holds over nodes of several compilers: no single one of them sees it whole."""
-    found, open_ones = [], list[Node]()
-    for node in structure.calls(graph_module):
-        if node.target is _torch.enter_autocast:
-            open_ones.append(node)
-        elif node.target is _torch.exit_autocast:
-            open_ones = [enter for enter in open_ones if enter is not node.args[0]]
-        elif node in reasons:
-            found += [enter for enter in open_ones if enter not in reasons and enter not in found]
+    entered = modes.open_autocasts(graph_module)
+    over = [enter for node in reasons if node.target not in _torch.MODE_SETTERS for enter in entered[node]]
+    found = [enter for enter in dict.fromkeys(over) if enter not in reasons]
     why = "reaches over regions that thunder does not run, and is repeated in each region"
     return [_unsupported(node, why) for node in found]
 

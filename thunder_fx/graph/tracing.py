@@ -21,8 +21,8 @@ from thunder_fx.graph import gradients, higher_order, structure
 from thunder_fx.graph.modes import Modes
 from thunder_fx.subgraph import SplitReasonType, describe
 
-# How often thunder's bytecode interpreter had to trace a region since the process began: nodes that only it can trace
-# (needs_interpreter), or a region on which the straight way failed.
+# How often thunder's bytecode interpreter had to trace a region since the process began: where sizes are symbolic to
+# thunder too (needs_interpreter), or where the straight way failed.
 interpreter_uses = 0
 
 
@@ -61,10 +61,16 @@ class Tracer(torch.fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is higher_order.AUTOGRAD_FUNCTION:
             return _thunder.autograd_function(*args, **kwargs)
-        return _thunder.callable_for(target)(*args, **kwargs)
+        return _call(target, args, kwargs)
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return _thunder.method_for(target, args, kwargs)(*args, **kwargs)
+        return _call(target, args, kwargs)
+
+
+def _call(target: Any, args: Any, kwargs: Any) -> Any:
+    """Call what stands for a function, or for a method by its name, in a region's trace as in a trial."""
+    function = _thunder.method_for(target, args, kwargs) if isinstance(target, str) else _thunder.callable_for(target)
+    return function(*args, **kwargs)
 
 
 def _with_plain_containers(value: Any) -> Any:
@@ -193,10 +199,7 @@ def _caller(node: Node, operands: list[Node]) -> Callable[..., Any]:
     def call(*values: Any) -> Any:
         value_of = dict(zip(operands, values, strict=True))
         args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), value_of.__getitem__)
-        args, kwargs = _with_plain_containers(args), _with_plain_containers(kwargs)
-        if node.op == "call_method":
-            return _thunder.method_for(str(node.target), args, kwargs)(*args, **kwargs)
-        return _thunder.callable_for(node.target)(*args, **kwargs)
+        return _call(node.target, _with_plain_containers(args), _with_plain_containers(kwargs))
 
     return call
 

@@ -44,15 +44,15 @@ _STATISTICS: dict[Any, tuple[int, str]] = {
 }
 
 
+def written_storages(node: Node) -> set[int | None]:
+    """The storages that a node writes into; None among them where one cannot be told."""
+    return {storage for target in written(node) for storage in storages(target)}
+
+
 def all_written_storages(node: Node) -> set[int | None]:
     """The same, with the running statistics that a norm updates at its end."""
     statistics = running_statistics(node) or []
     return written_storages(node) | {storage for target in statistics for storage in storages(target)}
-
-
-def written_storages(node: Node) -> set[int | None]:
-    """The storages that a node writes into; None among them where one cannot be told."""
-    return {storage for target in written(node) for storage in storages(target)}
 
 
 def storages_from_outside(graph_module: GraphModule) -> set[int | None]:
@@ -113,7 +113,7 @@ def running_statistics(node: Node) -> list[Node] | None:
         return None
     position, flag = _STATISTICS[node.target]
     mean, var, from_batch = (
-        node.args[at] if at < len(node.args) else node.kwargs.get(name)
+        structure.argument(node, at, name)
         for at, name in ((position, "running_mean"), (position + 1, "running_var"), (5, flag))
     )
     return _nodes_in([mean, var]) if from_batch is not False else []
