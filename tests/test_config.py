@@ -76,4 +76,4 @@ def test_verbose_logs_each_graph_and_region(caplog):
     assert "sine" in graph
     assert "thunder_0" in graph
     # thunder compiles when a region first runs.
-    assert "thunder_0, first call" in first_call
+    assert "thunder_0, first call for these sizes" in first_call

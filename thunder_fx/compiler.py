@@ -323,7 +323,8 @@ def _compile_region(
     info.submodule_to_compiled_functions[key] = CompiledFunction(function, region.compiler)
     if config.verbose:
         seconds = time.perf_counter() - start
-        logger.info("graph %d: %s, %d operators, %.2f s", info.graph_id, region.name, len(region.nodes), seconds)
+        count = f"{len(region.nodes)} operator{'s' if len(region.nodes) != 1 else ''}"
+        logger.info("graph %d: %s, %s, %.2f s", info.graph_id, region.name, count, seconds)
 
 
 def _open_record(graph_module: torch.fx.GraphModule, compilation: _torch.Compilation) -> SubgraphInfo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
+import textwrap
 import time
 
 import torch
@@ -77,7 +78,7 @@ def main() -> int:
         _describe(info)
     trace = str(thunder_fx.last_traces(compiled)[-1])
     print(f"\nlast_traces(compiled)[-1]: {len(trace.splitlines())} lines; it ends with")
-    print("\n".join("  " + line[:76] for line in trace.splitlines()[-3:]))
+    print("\n".join("  " + textwrap.shorten(line, 76, placeholder=" ...") for line in trace.splitlines()[-3:]))
     agrees = abs(compiled_loss - loss) < 1e-4 and worst < 1e-4
     print("\nThe numbers are eager's." if agrees else "\nTHE NUMBERS DIFFER FROM EAGER'S.")
     return 0 if agrees else 1

@@ -688,6 +688,37 @@ def test_views_under_no_grad_stay_with_thunder_in_evaluation_and_show_their_grad
         assert [t.requires_grad for t in thunderfx(as_result)(x)] == [t.requires_grad for t in as_result(x)]
 
 
+@needs_cxx
+def test_no_gradient_goes_through_a_view_made_under_no_grad():
+    """Such a view of a leaf needs a gradient, as in eager, and is a leaf: it hands none on, in a graph or out of it."""
+
+    def inside(x):
+        with torch.no_grad():
+            frozen = x.view(-1)
+        return frozen * x.view(-1)
+
+    def of_a_detached_one(x):
+        with torch.no_grad():
+            frozen = x.detach()[1:]
+        return torch.sinc(frozen) * x[1:]
+
+    def as_result(x):
+        with torch.no_grad():
+            frozen = x.view(-1)
+        return frozen, x * 2
+
+    for fn in (inside, of_a_detached_one):
+        leaves = [floats(1.0, 2.0, 3.0), floats(1.0, 2.0, 3.0)]
+        results = [fn(leaves[0]), thunderfx(fn)(leaves[1])]
+        torch.testing.assert_close(*results)
+        torch.testing.assert_close(*[torch.autograd.grad(r.sum(), x) for r, x in zip(results, leaves, strict=True)])
+    for fn in (as_result, thunderfx(as_result)):
+        x = floats(1.0, 2.0)
+        frozen, twice = fn(x)
+        assert (frozen.requires_grad, frozen.grad_fn, frozen.data_ptr()) == (True, None, x.data_ptr())
+        assert twice.grad_fn is not None
+
+
 def test_answers_about_gradients_are_not_shared_with_calls_that_need_none():
     """thunder has no derivative of remainder: that matters only where one is needed, whichever was compiled first."""
 

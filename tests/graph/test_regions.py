@@ -339,9 +339,9 @@ def test_what_a_compiler_lays_out_otherwise_is_laid_out_as_in_eager():
 def test_strides_that_mean_nothing_are_not_mended():
     """How far it is to the next of a single element, or of none: a copy would no longer be a view of the input."""
     view = torch.rand(4, 10)[:, :1]
-    assert regions._mending_strides(view, ((10, 7),)) is None
-    assert regions._mending_strides((view[:0],), ((1, 1),)) is None
-    mended = regions._mending_strides(view, ((1, 1),))(view)
+    assert regions._mending(view, (regions._InEager((10, 7)),)) is None
+    assert regions._mending((view[:0],), (regions._InEager((1, 1)),)) is None
+    mended = regions._mending(view, (regions._InEager((1, 1)),))(view)
     assert mended.stride() == (1, 1)
     torch.testing.assert_close(mended, view)
 

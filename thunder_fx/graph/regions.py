@@ -58,7 +58,7 @@ class CompiledRegion(torch.nn.Module):
         self.run = run
         # Not the Module itself: its call looks for hooks, and torch.fx's prints to stderr when a region raises.
         self._run = run.forward if isinstance(run, torch.nn.Module) else run
-        self._strides = tuple(map(_static_strides, structure.outputs(graph_module)))
+        self._wanted = _results_in_eager(graph_module)
         self._call = self._first_call
         # A weak reference is no business of Module.__setattr__, and a copy of the graph must not share the record.
         self._region = weakref.ref(region)
@@ -73,10 +73,10 @@ class CompiledRegion(torch.nn.Module):
             raise
 
     def _first_call(self, *args: Any) -> Any:
-        """Whatever a compiler lays out otherwise than eager, it lays out so again in each call."""
+        """Whatever result a compiler makes otherwise than eager, it makes so again in each call."""
         run = self._run
         result = run(*args)
-        mend = _mending_strides(result, self._strides)
+        mend = _mending(result, self._wanted)
         self._call = run if mend is None else lambda *args: mend(run(*args))
         return result if mend is None else mend(result)
 
@@ -173,20 +173,24 @@ class _ThunderRun(torch.nn.Module):
 
     def _first_call(self, *args: Any) -> Any:
         is_grad_enabled = torch.is_grad_enabled()
-        start = time.perf_counter()
+        start, before = time.perf_counter(), self._compilations()
         result = self._run_checked(*args)
+        if self._compilations() > before:
+            self._log_first_call(time.perf_counter() - start)
         # Where sizes are symbolic thunder traces again for each: any later call may be the one that it cannot trace.
         if not self._is_symbolic:
-            self._log_first_call(time.perf_counter() - start)
             self._run = self._short_way(is_grad_enabled) or self._run_checked
             self._untraced = None
         return result
+
+    def _compilations(self) -> int:
+        return _thunder.compilations(self._by_thunder[0])
 
     def _log_first_call(self, seconds: float) -> None:
         """thunder compiles when a region first runs: what a graph's compilation took leaves that out."""
         info, region = self._info(), self._region()
         if config.verbose and info is not None and region is not None:
-            logger.info("graph %d: %s, first call %.2f s", info.graph_id, region.name, seconds)
+            logger.info("graph %d: %s, first call for these sizes %.2f s", info.graph_id, region.name, seconds)
 
     def _run_checked(self, *args: Any) -> Any:
         """thunder's own way, which checks its inputs."""
@@ -260,6 +264,22 @@ GUARDED_BY_DYNAMO: Mapping[str, str] = {
 }
 
 
+@dataclass(frozen=True)
+class _InEager:
+    """What eager makes of a result: its strides, where they can be told, and whether autograd leaves it alone.
+
+    `is_constant_view` is None, or, of a view that was made under no_grad, whether it needs a gradient: it does if what
+    it views does, and is a leaf all the same, so that no gradient goes on from it.
+    """
+
+    strides: tuple[int, ...] | None = None
+    is_constant_view: bool | None = None
+
+
+def _results_in_eager(graph_module: GraphModule) -> tuple[_InEager, ...]:
+    return tuple(_InEager(_static_strides(node), _is_constant_view(node)) for node in structure.outputs(graph_module))
+
+
 def _static_strides(node: Any) -> tuple[int, ...] | None:
     """The strides that a result has in eager; None where they cannot be told, or hang on a symbolic size."""
     value = structure.value_of(node) if isinstance(node, torch.fx.Node) else None
@@ -269,27 +289,45 @@ def _static_strides(node: Any) -> tuple[int, ...] | None:
     return None if any(isinstance(size, torch.SymInt) for size in (*value.shape, *strides)) else strides
 
 
-def _mending_strides(result: Any, strides: tuple[tuple[int, ...] | None, ...]) -> Callable[[Any], Any] | None:
-    """What gives those results of a region eager's strides that thunder lays out otherwise; None if there are none.
+def _is_constant_view(node: Any) -> bool | None:
+    value = structure.value_of(node) if isinstance(node, torch.fx.Node) and node.op != "placeholder" else None
+    if not isinstance(value, torch.Tensor) or not value._is_view() or value.grad_fn is not None:
+        return None
+    return value.requires_grad
 
-    Few operators differ: some einsums in thunder, and sums of a transposed tensor and a broadcast one of another
-    dtype; a cumsum of equal numbers in Inductor.
+
+def _mending(result: Any, wanted: tuple[_InEager, ...]) -> Callable[[Any], Any] | None:
+    """What makes eager's of those results of a region that its compiler makes otherwise; None if there are none.
+
+    Few operators lay a result out otherwise: some einsums in thunder, and sums of a transposed tensor and a broadcast
+    one of another dtype; a cumsum of equal numbers in Inductor. And Inductor makes views anew after it has run,
+    outside of the no_grad that they were made under.
     """
     results = result if isinstance(result, (tuple, list)) else (result,)
-    wrong = {
-        index: wanted
-        for index, (value, wanted) in enumerate(zip(results, strides, strict=True))
-        if wanted is not None and isinstance(value, torch.Tensor) and not _is_laid_out(value, wanted)
+    mends = {
+        index: mend
+        for index, (value, eager) in enumerate(zip(results, wanted, strict=True))
+        if isinstance(value, torch.Tensor) and (mend := _mending_one(value, eager)) is not None
     }
-    if not wrong:
+    if not mends:
         return None
 
-    def mend(result: Any) -> Any:
+    def mend_all(result: Any) -> Any:
         if isinstance(result, torch.Tensor):
-            return _laid_out(result, wrong[0])
-        return tuple([_laid_out(value, wrong[i]) if i in wrong else value for i, value in enumerate(result)])
+            return mends[0](result)
+        return tuple([mends[i](value) if i in mends else value for i, value in enumerate(result)])
 
-    return mend
+    return mend_all
+
+
+def _mending_one(value: torch.Tensor, eager: _InEager) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    if eager.is_constant_view is not None and value.grad_fn is not None:
+        requires_grad = eager.is_constant_view
+        return lambda value: value.detach().requires_grad_(requires_grad)
+    strides = eager.strides
+    if strides is not None and not _is_laid_out(value, strides):
+        return lambda value: _laid_out(value, strides)
+    return None
 
 
 def _is_laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> bool:

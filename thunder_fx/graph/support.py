@@ -227,12 +227,18 @@ def _reasons_of_surroundings(graph_module: GraphModule, nodes: list[Node]) -> di
     return reasons
 
 
+def _why_written(group: inplace.Group, graph_module: GraphModule) -> str:
+    outside = writes.storages_from_outside(graph_module)
+    is_outside = not outside.isdisjoint(writes.all_written_storages(group.writer))
+    into = "an input, or a view of one, or a buffer" if is_outside else "a tensor that has another name, or a gradient"
+    return (
+        f"is, or shares a storage with, the in-place write {_name(group.writer)} into {into}: thunder must not see it"
+    )
+
+
 def _groups(graph_module: GraphModule, nodes: list[Node]) -> list[tuple[list[Node], str]]:
     """What must not be divided, and why thunder does not take it."""
-    groups = [
-        (group.nodes, f"shares a storage with the in-place write {_name(group.writer)}")
-        for group in inplace.groups(graph_module)
-    ]
+    groups = [(group.nodes, _why_written(group, graph_module)) for group in inplace.groups(graph_module)]
     for hooked in (node for node in nodes if structure.name_of(node) in _AUTOGRAD_STATE):
         # A hook hangs on a tensor of the region that registers it: what uses the tensor must be of that region too.
         groups.append((nodes, f"stands in one graph with {hooked.name}"))
