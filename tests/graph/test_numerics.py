@@ -719,6 +719,17 @@ def test_no_gradient_goes_through_a_view_made_under_no_grad():
         assert twice.grad_fn is not None
 
 
+def test_both_branches_of_cond_compile():
+    """A branch's input shares its metadata with the graph's, which Dynamo reads once more after the backend."""
+
+    def fn(x):
+        return torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x,))
+
+    compiled = thunderfx(fn)
+    for x in (torch.ones(3), -torch.ones(3)):
+        torch.testing.assert_close(compiled(x), fn(x))
+
+
 def test_answers_about_gradients_are_not_shared_with_calls_that_need_none():
     """thunder has no derivative of remainder: that matters only where one is needed, whichever was compiled first."""
 

@@ -36,8 +36,8 @@ def copy_structure(graph_module: GraphModule) -> GraphModule:
 def drop_links_to_inputs(graph_module: GraphModule) -> None:
     """Take out of the nodes' metadata what reaches the user's inputs."""
     for node in graph_module.graph.nodes:
-        for key in _META_LEFT_OUT:
-            node.meta.pop(key, None)
+        # A dict of its own: the input of a branch shares one with the graph's, which Dynamo still reads (torch.cond).
+        node.meta = {key: value for key, value in node.meta.items() if key not in _META_LEFT_OUT}
 
 
 def nested_graphs(graph_module: GraphModule) -> list[tuple[Node, GraphModule]]:
