@@ -5,17 +5,14 @@ What they contain is judged like any other graph, in support.py; here is their c
 
 from __future__ import annotations
 
-import operator
-from typing import Any
-
 import torch
 from torch.fx import GraphModule, Node
 
 from thunder_fx import _torch
-from thunder_fx.graph import randomness, structure
+from thunder_fx.graph import autograd_functions, randomness
 
 CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
-AUTOGRAD_FUNCTION = torch.ops.higher_order.autograd_function_apply
+AUTOGRAD_FUNCTION = autograd_functions.AUTOGRAD_FUNCTION
 
 _OPERANDS = (torch.Tensor, torch.SymInt)
 
@@ -36,7 +33,7 @@ def obstacle(node: Node) -> str | None:
     operands = node.args[2:]
     if not all(isinstance(operand.meta.get("example_value"), _OPERANDS) for operand in operands):  # type: ignore[union-attr]
         return "has an argument that is neither a tensor nor a symbolic size"
-    if _is_new_form(node) and len(_returned(bodies(node)[1])) != len(operands):
+    if autograd_functions.is_new_form(node) and len(autograd_functions.returned(bodies(node)[1])) != len(operands):
         return "returns another number of gradients than it has inputs"
     return None
 
@@ -47,53 +44,13 @@ def _has_constant(body: GraphModule) -> bool:
 
 
 def adapt(graph_module: GraphModule) -> None:
-    """Write each autograd.Function of a graph as thunder 0.2.6 reads it, in place; its bodies must not be shared.
-
-    thunder reads torch 2.9's form: both bodies take a context first, a single output or gradient stands by itself, and
-    the call says which arguments are tensors. Torch 2.13 has no context, and tuples always (2.11 has the old form).
-    """
-    for node in list(graph_module.graph.find_nodes(op="call_function", target=AUTOGRAD_FUNCTION)):
-        if not _is_new_form(node):
-            continue
-        forward, backward = bodies(node)
-        outputs, saved = _returned(forward)
-        _set_returned(forward, (outputs[0] if len(outputs) == 1 else outputs, list(saved)))
-        gradients = _returned(backward)
-        _set_returned(backward, gradients[0] if len(gradients) == 1 else gradients)
-        for body in (forward, backward):
-            first = next(iter(body.graph.nodes))
-            with body.graph.inserting_before(first):
-                body.graph.placeholder("ctx")
-            _torch.generate_code(body)
-        node.kwargs = {"args_tensor_mask": [True] * (len(node.args) - 2), "non_differentiable_idx": []}
-        if len(outputs) == 1:
-            _replace_by_only_element(node)
+    """Write each autograd.Function of a graph as thunder reads it, in place; its bodies must not be shared."""
+    for body in autograd_functions.to_old_form(graph_module):
+        _torch.generate_code(body)
     _torch.generate_code(graph_module)
-
-
-def _is_new_form(node: Node) -> bool:
-    return "args_tensor_mask" not in node.kwargs
 
 
 def bodies(node: Node) -> list[GraphModule]:
     """The graphs that a call of one of the two operators contains."""
     count = 1 if node.target is CHECKPOINT else 2
     return [_torch.attribute(argument) for argument in node.args[:count]]  # type: ignore[arg-type]
-
-
-def _returned(body: GraphModule) -> Any:
-    (output,) = body.graph.find_nodes(op="output")
-    return output.args[0]
-
-
-def _set_returned(body: GraphModule, value: Any) -> None:
-    (output,) = body.graph.find_nodes(op="output")
-    output.args = (value,)
-
-
-def _replace_by_only_element(node: Node) -> None:
-    for user in list(node.users):
-        assert user.target is operator.getitem, user
-        user.replace_all_uses_with(node)
-        node.graph.erase_node(user)
-    node.meta["example_value"] = next(structure.tensors_of(node))
