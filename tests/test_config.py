@@ -48,6 +48,16 @@ def test_patch_is_of_its_thread():
     assert seen == [False]
 
 
+def test_words_and_counts_are_checked():
+    """A word that a setting does not take, and a size that is none."""
+    with pytest.raises(thunder_fx.ConfigError, match="capture_inputs takes one of 'off', 'values'; found 'all'"):
+        thunder_fx.config.capture_inputs = "all"
+    for wrong in (-1, True, "many", 2.5):
+        with pytest.raises(thunder_fx.ConfigError, match="capture_limit takes a whole number from 0"):
+            thunder_fx.config.capture_limit = wrong
+    assert Config({"THUNDER_FX_CAPTURE_LIMIT": "3", "THUNDER_FX_CAPTURE_INPUTS": "Values"}).capture_limit == 3
+
+
 def test_unknown_setting_and_wrong_value_change_nothing():
     """Both are errors that say what there is."""
     config = thunder_fx.config
@@ -59,7 +69,7 @@ def test_unknown_setting_and_wrong_value_change_nothing():
         config.verbos = True
     with pytest.raises(thunder_fx.ConfigError):
         config.verbose = "loud"
-    assert repr(config) == "config(verbose=False)"
+    assert repr(config) == "config(verbose=False, capture_inputs='off', capture_limit=256)"
     assert "verbose" in dir(config)
 
 

@@ -125,7 +125,7 @@ def test_public_names_of_the_design():
     promised = (
         "thunderfx ThunderCompiler register forget compiled_callables last_backend get_subgraph_info last_traces "
         "last_backward_traces last_prologue_traces config SubgraphInfo Region SplitReason SplitReasonType CompilerType "
-        "ExampleInput ThunderFXError ThunderFXWarning"
+        "ExampleInput ThunderFXError ThunderFXWarning save_reproducer"
     )
     assert set(promised.split()) <= set(thunder_fx.__all__)
 
@@ -147,21 +147,26 @@ def test_config_is_the_settings_and_not_a_module():
 def test_no_module_of_ours_imports_a_view_into_the_compile_path():
     """Data moves one way: what compiles knows nothing of the side table and of what reads it."""
     package = pathlib.Path(thunder_fx.__file__).parent
-    views = {"registry", "inspection", "entry", "interop", "demo"}
+    views = {"registry", "inspection", "entry", "interop", "demo", "repro"}
     compiling = [package / "compiler.py", package / "subgraph.py", package / "options.py", *package.glob("graph/*.py")]
     assert len(compiling) > 8
     for path in compiling:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("thunder_fx"):
-                imported = {node.module.split(".")[-1], *(alias.name for alias in node.names)}
-                assert not imported & views, f"{path.name} imports {imported & views}"
+                imported = {*node.module.split("."), *(alias.name for alias in node.names)}
+                # The one name that thunder.dynamo's users look for on the compiler itself.
+                allowed = (
+                    {"repro"} if path.name == "compiler.py" and node.module == "thunder_fx.repro.bundle" else set()
+                )
+                assert not imported & (views - allowed), f"{path.name} imports {imported & views}"
 
 
 def test_private_names_are_touched_in_the_adapters_alone():
     """torch's and thunder's private modules are imported by _torch.py and _thunder.py, and nowhere else."""
     package = pathlib.Path(thunder_fx.__file__).parent
     for path in package.rglob("*.py"):
-        if path.name in ("_torch.py", "_thunder.py"):
+        # What runner.py imports, it imports in scripts, where there are no adapters.
+        if path.name in ("_torch.py", "_thunder.py", "runner.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             modules = []

@@ -5,6 +5,7 @@ import torch
 
 import thunder_fx
 from tests.helpers import Block, needs_cxx, run_python, sine, splits
+from tests.repro.running import assert_agree
 from thunder_fx import CompilerType, ThunderCompiler, forget, get_subgraph_info, last_backend, last_traces, thunderfx
 
 
@@ -85,3 +86,13 @@ def test_the_two_live_in_one_process():
         "x = torch.ones(3); torch.testing.assert_close(a(x), b(x)); torch.testing.assert_close(b(x), f(x))"
     )
     assert thunderfx is thunder_fx.thunderfx
+
+
+@needs_cxx
+def test_its_graphs_are_saved_as_reproducers_too(peer, tmp_path):
+    """With its own regions and options."""
+    compiled = peer.thunderfx(splits)
+    compiled(torch.randn(3, requires_grad=True))
+    bundle = thunder_fx.save_reproducer(compiled, tmp_path)
+    assert len(bundle.scripts) == 4
+    assert_agree(bundle)

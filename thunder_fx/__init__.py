@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         OptionError,
         OptionValueError,
         RegistrationError,
+        ReproducerError,
         ThunderFXError,
         ThunderFXWarning,
         UncompilableError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         last_traces,
     )
     from thunder_fx.registry import compiled_callables, forget, register
+    from thunder_fx.repro.bundle import ReproducerBundle, save_reproducer
     from thunder_fx.subgraph import CompilerType, ExampleInput, Region, SplitReason, SplitReasonType, SubgraphInfo
 
 __version__ = "0.1.0"
@@ -54,6 +56,8 @@ __all__ = [
     "OptionValueError",
     "Region",
     "RegistrationError",
+    "ReproducerBundle",
+    "ReproducerError",
     "SplitReason",
     "SplitReasonType",
     "SubgraphInfo",
@@ -70,6 +74,7 @@ __all__ = [
     "last_prologue_traces",
     "last_traces",
     "register",
+    "save_reproducer",
     "thunderfx",
 ]
 
@@ -85,6 +90,7 @@ _HOME = {
         "OptionError",
         "OptionValueError",
         "RegistrationError",
+        "ReproducerError",
         "ThunderFXError",
         "ThunderFXWarning",
         "UncompilableError",
@@ -97,6 +103,7 @@ _HOME = {
         "last_traces",
     ],
     "registry": ["compiled_callables", "forget", "register"],
+    "repro.bundle": ["ReproducerBundle", "save_reproducer"],
     "subgraph": ["CompilerType", "ExampleInput", "Region", "SplitReason", "SplitReasonType", "SubgraphInfo"],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -32,6 +32,23 @@ def _boolean(name: str, value: object) -> bool:
     raise ConfigError(f"{name} takes True or False (in the environment one of: {allowed}); found {value!r}")
 
 
+def _one_of(*allowed: str) -> Callable[[str, object], Any]:
+    def parse(name: str, value: object) -> str:
+        if isinstance(value, str) and value.strip().lower() in allowed:
+            return value.strip().lower()
+        raise ConfigError(f"{name} takes one of {', '.join(map(repr, allowed))}; found {value!r}")
+
+    return parse
+
+
+def _count(name: str, value: object) -> int:
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigError(f"{name} takes a whole number from 0; found {value!r}")
+    return value
+
+
 @dataclass(frozen=True)
 class _Setting:
     environment: str
@@ -42,6 +59,11 @@ class _Setting:
 _SETTINGS: dict[str, _Setting] = {
     # Logs each captured graph, its regions and seconds, as they finish, to the logger "thunder_fx".
     "verbose": _Setting("THUNDER_FX_VERBOSE", _boolean, False),
+    # "values": a graph that is compiled while this is set keeps copies of what it is given in each call, the last ones,
+    # for save_reproducer(fn, folder, inputs="real").
+    "capture_inputs": _Setting("THUNDER_FX_CAPTURE_INPUTS", _one_of("off", "values"), "off"),
+    # How many MiB of a call's inputs are kept at most, by the setting above or of a call that failed.
+    "capture_limit": _Setting("THUNDER_FX_CAPTURE_LIMIT", _count, 256),
 }
 
 
@@ -52,6 +74,8 @@ class Config:
     """
 
     verbose: bool
+    capture_inputs: str
+    capture_limit: int
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
@@ -62,6 +86,7 @@ class Config:
             for name, setting in _SETTINGS.items()
         }
         object.__setattr__(self, "_values", values)
+        object.__setattr__(self, "_listeners", [])
         object.__setattr__(self, "_patches", contextvars.ContextVar("thunder_fx.config", default=MappingProxyType({})))
 
     def __getattr__(self, name: str) -> Any:
@@ -73,12 +98,21 @@ class Config:
         if name not in _SETTINGS:
             raise AttributeError(_unknown(name))
         self._values[name] = _SETTINGS[name].parse(name, value)
+        self._tell({name: self._values[name]})
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *_SETTINGS})
 
     def __repr__(self) -> str:
         return "config(" + ", ".join(f"{name}={getattr(self, name)!r}" for name in _SETTINGS) + ")"
+
+    def on_change(self, listener: Callable[[Mapping[str, Any]], None]) -> None:
+        """Have a function called with the settings that an assignment or a patch makes, once they are in force."""
+        self._listeners.append(listener)
+
+    def _tell(self, settings: Mapping[str, Any]) -> None:
+        for listener in self._listeners:
+            listener(settings)
 
     @contextlib.contextmanager
     def patch(self, **settings: Any) -> Iterator[None]:
@@ -96,6 +130,7 @@ class Config:
         parsed = {name: _SETTINGS[name].parse(name, value) for name, value in settings.items()}
         token = self._patches.set({**self._patches.get(), **parsed})
         try:
+            self._tell(parsed)
             yield
         finally:
             self._patches.reset(token)

@@ -307,6 +307,14 @@ def eager_graph_modules() -> contextlib.AbstractContextManager[None]:
     return _use_lazy_graph_module(False)
 
 
+def module_of_operator(name: str) -> str | None:
+    """The module in which torch.library.custom_op registered an operator, "mylib::foo"; None where it did not."""
+    from torch._library.custom_ops import OPDEFS
+
+    definition = OPDEFS.get(name)
+    return definition._init_fn.__module__ if definition is not None else None
+
+
 def generate_code(graph_module: torch.fx.GraphModule) -> None:
     """Generate a GraphModule's code now, lazy or not: after its graph was changed, and before thunder reads it."""
     from torch.fx._lazy_graph_module import _LazyGraphModule
@@ -343,6 +351,11 @@ def storage_of(tensor: torch.Tensor) -> int | None:
         return number
     except (NotImplementedError, RuntimeError):
         return None
+
+
+def is_plain_tensor(value: torch.Tensor) -> bool:
+    """Whether a tensor is torch's own, real or fake, and no subclass with a meaning of its own (DTensor, nested)."""
+    return type(value) in (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
 # Inductor

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 import types
@@ -24,7 +25,7 @@ from thunder_fx import _torch
 from thunder_fx import options as option_rules
 from thunder_fx._config import config
 from thunder_fx.errors import OptionError, ThunderFXWarning
-from thunder_fx.graph import inplace, modes, partition, regions, rewrites, structure, support
+from thunder_fx.graph import capture, inductor, inplace, modes, partition, regions, rewrites, structure, support
 from thunder_fx.options import THUNDER_DEFAULTS
 from thunder_fx.subgraph import CompiledFunction, CompilerType, Region, Source, SubgraphInfo, describe
 
@@ -100,6 +101,33 @@ class ThunderCompiler:
     def __repr__(self) -> str:
         return f"<ThunderCompiler: {len(self.subgraph_infos)} graphs, thunder_options={self.thunder_options}>"
 
+    def save_reproducer_to_folder(
+        self, folder: str | os.PathLike[str], use_pytest_benchmark: bool = False, serialize_inputs: bool = False
+    ) -> None:
+        """Write scripts that run each captured graph, and each region of it, without thunder_fx.
+
+            backend = ThunderCompiler()
+            torch.compile(fn, backend=backend)(x)
+            backend.save_reproducer_to_folder("folder")
+
+        The name, arguments and file names are thunder.dynamo's; save_reproducer(fn, folder) is the same with more to
+        ask for, and has the details.
+
+        Args:
+            folder: made if it is not there; what another ThunderCompiler has left in it stays.
+            use_pytest_benchmark: write scripts that pytest-benchmark runs, in the place of those that compare.
+            serialize_inputs: save the inputs that were recorded, in the place of made-up ones.
+
+        Raises:
+            NotCompiledError: (a TypeError) there is no graph yet.
+            OSError: the folder cannot be made or written.
+        """
+        # What compiles knows nothing of what reads its records, but for this name of thunder.dynamo's.
+        from thunder_fx.repro.bundle import save
+
+        kinds = ("benchmark",) if use_pytest_benchmark else ("repro",)
+        save(self, "this ThunderCompiler", folder, inputs="real" if serialize_inputs else "synthetic", kinds=kinds)
+
     def forget(self, *, stop_recording: bool) -> None:
         """Free the records; with `stop_recording`, make no new ones either. forget(fn) is the call for users."""
         self.subgraph_infos.clear()
@@ -136,13 +164,53 @@ class CompiledGraph:
     """What Dynamo calls for a graph. It can be emptied, since Dynamo leaves it in the function's globals for good."""
 
     # No __dict__: functools.wraps, by which Dynamo wraps it, would copy that.
-    __slots__ = ("__weakref__", "run")
+    __slots__ = ("__weakref__", "is_recording", "record", "run")
 
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self.run = run
+    def __init__(self, run: Callable[..., Any], info: SubgraphInfo) -> None:
+        self.record = weakref.ref(info)
+        self.is_recording = capture.is_on()
+        self.run = self._recording(run) if self.is_recording else run
 
     def __call__(self, *args: Any) -> Any:
-        return self.run(*args)
+        try:
+            return self.run(*args)
+        except Exception:
+            info = self.record()
+            if info is not None and not self.is_recording:
+                info._inputs = capture.at_failure(args, writes=info.writes_inputs)
+            raise
+
+    def _recording(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        record = self.record
+
+        def recording(*args: Any) -> Any:
+            info = record()
+            if info is not None:
+                info._inputs = capture.before_call(args)
+            return run(*args)
+
+        return recording
+
+    def warn_in_next_call(self) -> None:
+        """Say, if the graph is called while inputs are to be recorded, that it was compiled too early for that."""
+        run = self.run
+
+        def warning(*args: Any) -> Any:
+            if self.run is warning:
+                self.run = run
+            info = self.record()
+            if capture.is_on() and info is not None:
+                warnings.warn(
+                    f"the graph of {info.source} was compiled before capture_inputs was set: the inputs of this call "
+                    "are not recorded. Set it before the first call (THUNDER_FX_CAPTURE_INPUTS=values), or compile the "
+                    "function anew",
+                    ThunderFXWarning,
+                    stacklevel=3,
+                )
+            return run(*args)
+
+        if not self.is_recording and getattr(run, "__name__", "") != "warning":
+            self.run = warning
 
 
 class Hook:
@@ -216,6 +284,7 @@ class Hook:
         start = time.perf_counter()
         try:
             inductor_options = self.settings.for_inductor(mode, options)
+            info.inductor_options = {**inductor.DEFAULTS, **inductor_options}
             run = compile_graph(graph_module, info, regions.Options(self.settings.for_thunder(), inductor_options))
         except _torch.CONTROL_FLOW:
             # Dynamo will come again with another graph of the same frame; this one never was.
@@ -230,7 +299,7 @@ class Hook:
             info.seconds = time.perf_counter() - start
             _log(info)
         _warn_near_limit(compilation, context)
-        compiled = CompiledGraph(run)
+        compiled = CompiledGraph(run, info)
         self.compiled = [reference for reference in self.compiled if reference() is not None]
         self.compiled.append(weakref.ref(compiled))
         return compiled
@@ -261,6 +330,18 @@ def retire_with(context: Any, hook: Hook) -> None:
     weakref.finalize(context, hook.retire).atexit = False
 
 
+def _warn_where_too_late(settings: Mapping[str, Any]) -> None:
+    """Inputs are recorded by graphs that are compiled while the setting is on."""
+    if settings.get("capture_inputs") == "values":
+        graphs = [reference() for compiler in live_compilers() for reference in compiler._hook.compiled]
+        for graph in graphs:
+            if graph is not None:
+                graph.warn_in_next_call()
+
+
+config.on_change(_warn_where_too_late)
+
+
 def live_compilers() -> list[ThunderCompiler]:
     """Every ThunderCompiler that is alive, for whoever asks what was compiled since: graph_id tells the order."""
     with _lock:
@@ -272,6 +353,7 @@ def compile_graph(
 ) -> Callable[..., Any]:
     """Rewrite, split and compile a captured graph, filling in its record; returns what runs it."""
     written = inplace.inputs_written(graph_module)
+    info.writes_inputs = bool(written)
     eager = structure.copy_structure(graph_module) if written else None
     rewrites.rewrite(graph_module, options.thunder, modes.ambient())
     reasons = support.reasons_against(graph_module, options.thunder)
@@ -335,6 +417,7 @@ def _open_record(graph_module: torch.fx.GraphModule, compilation: _torch.Compila
         source=_source(compilation.code) if compilation.code is not None else None,
         graph_break_reason=_torch.graph_break_reason(graph_module),
         recompile_reason=compilation.recompile_reason,
+        state=modes.state(),
         inlined=frozenset(_source(code) for code in compilation.traced_code if code is not compilation.code),
     )
 

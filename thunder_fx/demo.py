@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import pathlib
 import sys
+import tempfile
 import textwrap
 import time
 
@@ -79,7 +81,9 @@ def main() -> int:
     trace = str(thunder_fx.last_traces(compiled)[-1])
     print(f"\nlast_traces(compiled)[-1]: {len(trace.splitlines())} lines; it ends with")
     print("\n".join("  " + textwrap.shorten(line, 76, placeholder=" ...") for line in trace.splitlines()[-3:]))
-    agrees = abs(compiled_loss - loss) < 1e-4 and worst < 1e-4
+    print("\nsave_reproducer(compiled, folder).verify(): each script in a process of its own", flush=True)
+    verified = _save(compiled)
+    agrees = verified and abs(compiled_loss - loss) < 1e-4 and worst < 1e-4
     print("\nThe numbers are eager's." if agrees else "\nTHE NUMBERS DIFFER FROM EAGER'S.")
     return 0 if agrees else 1
 
@@ -90,6 +94,14 @@ def _run(fn: nn.Module, model: nn.Module, ids: torch.Tensor) -> tuple[float, lis
     loss = fn(ids)
     loss.backward()
     return loss.item(), [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def _save(compiled: nn.Module) -> bool:
+    """Write a reproducer and run it; whether all of its scripts agree with eager."""
+    bundle = thunder_fx.save_reproducer(compiled, pathlib.Path(tempfile.mkdtemp()) / "reproducer")
+    outcomes = bundle.verify(on_result=lambda name, outcome: print(f"  {name:<32} {outcome}", flush=True))
+    print(f"  in {bundle.folder}")
+    return set(outcomes.values()) == {"agrees"}
 
 
 def _describe(info: SubgraphInfo) -> None:

@@ -39,5 +39,9 @@ class ConfigError(ThunderFXError, ValueError):
     """A setting, or the environment variable behind it, has a value that it does not take."""
 
 
+class ReproducerError(ThunderFXError, OSError):
+    """The folder of a reproducer cannot be written."""
+
+
 class CompatibilityError(ThunderFXError, ImportError):
     """lightning-thunder cannot be used in this process as it is."""

@@ -100,10 +100,15 @@ def _infos(fn: Callable[..., Any], without: str) -> list[SubgraphInfo]:
     compiler = resolve(fn)
     infos = list(compiler.subgraph_infos)
     if not infos:
-        forgotten = f"{describe_callable(fn)} has no new graph since forget() dropped what there was"
-        why = forgotten if compiler.emptied else diagnose(fn)
-        warnings.warn(f"{without}: {why}", ThunderFXWarning, stacklevel=3)
+        warnings.warn(f"{without}: {why_no_graph(fn, compiler)}", ThunderFXWarning, stacklevel=3)
     return infos
+
+
+def why_no_graph(fn: Callable[..., Any], compiler: ThunderCompiler) -> str:
+    """Why a callable that `compiler` compiles has no graph, in one sentence."""
+    if compiler.emptied:
+        return f"{describe_callable(fn)} has no new graph since forget() dropped what there was"
+    return diagnose(fn)
 
 
 def diagnose(fn: Callable[..., Any]) -> str:

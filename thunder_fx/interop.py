@@ -9,9 +9,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from thunder_fx import _thunder
+from thunder_fx import _thunder, _torch
 from thunder_fx.compiler import ThunderCompiler
-from thunder_fx.graph import structure
+from thunder_fx.graph import partition, structure
 from thunder_fx.subgraph import CompiledFunction, CompilerType, Region, SplitReason, SplitReasonType, SubgraphInfo
 
 # One view of each, for as long as somebody asks.
@@ -64,7 +64,7 @@ def _info(theirs: Any) -> SubgraphInfo:
     """One of thunder.dynamo's records with our names; what it does not know stays None."""
     info = SubgraphInfo(
         theirs.original_graph_module,
-        getattr(theirs.original_split_graph_module, "split_graph_module", theirs.original_split_graph_module),
+        _split_by_our_names(theirs),
         theirs.split_graph_module,
         list(theirs.thunder_compiled_fns or ()),
     )
@@ -80,6 +80,20 @@ def _info(theirs: Any) -> SubgraphInfo:
         if kind_of_compiler is CompilerType.THUNDER:
             info.thunder_compiled_fns_example_inputs.append(list(info.regions[-1].example_inputs))
     return info
+
+
+def _split_by_our_names(theirs: Any) -> Any:
+    """Its split graph before compilation, a copy in which regions have the names that they got after it."""
+    original = theirs.original_split_graph_module
+    original = getattr(original, "split_graph_module", original)
+    if original is None or theirs.split_graph_module is None:
+        return original
+    renamed = structure.copy_structure(original)
+    for old, new in zip(_region_names(original), _region_names(theirs.split_graph_module), strict=True):
+        if old != new:
+            partition.rename_region(renamed, old, new)
+    _torch.generate_code(renamed)
+    return renamed
 
 
 def _region_names(split_graph: Any) -> list[str]:

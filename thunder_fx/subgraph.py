@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,6 +102,37 @@ class ExampleInput:
 
 
 @dataclass(frozen=True)
+class State:
+    """What is set in torch when a graph begins to run, as far as its results hang on it.
+
+    Attributes:
+        is_grad_enabled: whether autograd records.
+        autocasts: the open autocasts, outermost first, each a device type and a dtype.
+        default_dtype, default_device: of new tensors.
+        seed: the last one given to torch.manual_seed(), or the one that the process began with.
+    """
+
+    is_grad_enabled: bool = True
+    autocasts: tuple[tuple[str, torch.dtype], ...] = ()
+    default_dtype: torch.dtype = torch.float32
+    default_device: str = "cpu"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class RecordedInputs:
+    """The values that a graph or region was given in its last call.
+
+    Attributes:
+        values: detached copies, which share memory where the inputs did; None where they were too large to be kept.
+        note: what is not as it was, in words; "" where nothing is.
+    """
+
+    values: list[Any] | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class CompiledFunction:
     """A region's callable, and who compiled it."""
 
@@ -131,6 +162,9 @@ class Region:
     example_inputs: tuple[ExampleInput, ...] = ()
     error: str | None = None
     interpreted: bool = False
+    # Where Inductor failed, the region runs eager.
+    _failed_by: CompilerType | None = field(default=None, repr=False)
+    _inputs: RecordedInputs | None = field(default=None, repr=False)
     _compiled: Callable[..., Any] | None = field(default=None, repr=False)
 
     @property
@@ -185,6 +219,9 @@ class SubgraphInfo:
             first runs; None while it runs.
         overlapping_calls: how many calls ran the whole graph eager, since an input that it writes into shared memory
             with another: compiled code would be wrong.
+        state: what was set in torch when the graph was captured.
+        inductor_options: what Inductor was told for its regions.
+        writes_inputs: whether it writes into an input.
     """
 
     original_graph_module: torch.fx.GraphModule | None
@@ -203,6 +240,10 @@ class SubgraphInfo:
     error: str | None = None
     seconds: float | None = None
     overlapping_calls: int = 0
+    state: State = field(default_factory=State, repr=False)
+    inductor_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    writes_inputs: bool = field(default=False, repr=False)
+    _inputs: RecordedInputs | None = field(default=None, repr=False)
     # The functions that Dynamo inlined into the graph: a compiled one among them has no graph of its own.
     inlined: frozenset[Source] = field(default_factory=frozenset, repr=False)
 

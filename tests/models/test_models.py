@@ -3,6 +3,8 @@
 Each in a process of its own: transformers wraps forward, so that all models share a code object and its limits.
 """
 
+import dataclasses
+import pathlib
 import sys
 
 import pytest
@@ -79,10 +81,40 @@ def compare(name):
     assert tracing.interpreter_uses == 0
 
 
+def reproduce(name, folder):
+    """Run in the child process: a bundle of a training step and an evaluation, moved, and run from elsewhere."""
+    import thunder_fx
+
+    torch.manual_seed(0)
+    model, inputs = model_and_inputs(name)
+    compiled = thunder_fx.thunderfx(model)
+    compiled(**inputs).loss.backward()
+    model.eval()
+    with torch.no_grad():
+        compiled(**inputs)
+    bundle = thunder_fx.save_reproducer(compiled, pathlib.Path(folder) / "here")
+    moved = bundle.folder.rename(pathlib.Path(folder) / "moved")
+    outcomes = dataclasses.replace(bundle, folder=moved).verify()
+    assert len(outcomes) == len(bundle.scripts)
+    assert set(outcomes.values()) == {"agrees"}, (outcomes, bundle.manifest["files"])
+
+
+def in_a_process_of_its_own(call):
+    run_python(f"import sys; sys.path[:0] = {sys.path!r}; from tests.models import test_models; test_models.{call}")
+
+
+EACH = pytest.mark.parametrize("name", [*IN_CI, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+
+
 @needs_cxx
-@pytest.mark.parametrize("name", [*IN_CI, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@EACH
 def test_numbers_are_eagers(name):
     """One forward and backward in train mode, one forward in eval mode; each graph is one region of thunder's."""
-    run_python(
-        f"import sys; sys.path[:0] = {sys.path!r}; from tests.models.test_models import compare; compare({name!r})"
-    )
+    in_a_process_of_its_own(f"compare({name!r})")
+
+
+@needs_cxx
+@EACH
+def test_every_script_of_its_bundle_agrees(name, tmp_path):
+    """From another folder, after the bundle was moved."""
+    in_a_process_of_its_own(f"reproduce({name!r}, {str(tmp_path)!r})")

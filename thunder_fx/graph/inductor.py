@@ -14,6 +14,9 @@ from thunder_fx.errors import ThunderFXWarning
 from thunder_fx.graph import randomness, structure, writes
 from thunder_fx.subgraph import CompilerType, Region, describe
 
+# Random operators keep eager's stream under a seed only so.
+DEFAULTS: Mapping[str, Any] = {"fallback_random": True}
+
 
 def compile_region(graph_module: GraphModule, region: Region, options: Mapping[str, Any]) -> Callable[..., Any]:
     if any(map(randomness.differs_in_inductor, structure.calls(graph_module))) or _is_wrong_about_writes(graph_module):
@@ -81,8 +84,7 @@ def compile_for(
     # Inductor changes the graph that it is given; the eager fallback needs it as it was.
     own = structure.copy_structure(graph_module)
     try:
-        # Random operators keep eager's stream under a seed only in this mode.
-        compiled = _torch.compile_by_inductor(own, arguments, {"fallback_random": True, **options})
+        compiled = _torch.compile_by_inductor(own, arguments, {**DEFAULTS, **options})
     except _torch.CONTROL_FLOW:
         raise
     except _torch.DynamicOutputShapeException as error:
@@ -100,6 +102,7 @@ def _run_eager(
 ) -> Callable[..., Any]:
     if error is not None:
         region.failed(error)
+        region._failed_by = CompilerType.TORCH_INDUCTOR
     else:
         region.error = why
     region.compiler = CompilerType.EAGER

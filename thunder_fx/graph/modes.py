@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from thunder_fx import _torch
 from thunder_fx.graph import structure
+from thunder_fx.subgraph import State
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,18 @@ def ambient() -> Modes:
     """The modes under which a graph begins to run: those of the moment, while Dynamo calls its backend."""
     enabled = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
     return Modes(torch.is_grad_enabled(), tuple((device, torch.get_autocast_dtype(device), True) for device in enabled))
+
+
+def state() -> State:
+    """What is set in torch at the moment."""
+    now = ambient()
+    return State(
+        now.is_grad_enabled,
+        tuple((device, dtype) for device, dtype, *_ in now.autocasts),
+        torch.get_default_dtype(),
+        str(torch.get_default_device()),
+        torch.initial_seed(),
+    )
 
 
 def around(graph_module: GraphModule, initial: Modes) -> dict[Node, Modes]:

@@ -24,7 +24,7 @@ from torch.fx import GraphModule
 
 from thunder_fx import _thunder, _torch
 from thunder_fx._config import config
-from thunder_fx.graph import higher_order, inductor, modes, structure, tracing, writes
+from thunder_fx.graph import capture, higher_order, inductor, modes, structure, tracing, writes
 from thunder_fx.subgraph import (
     CompiledFunction,
     CompilerType,
@@ -58,6 +58,7 @@ class CompiledRegion(torch.nn.Module):
         self.run = run
         # Not the Module itself: its call looks for hooks, and torch.fx's prints to stderr when a region raises.
         self._run = run.forward if isinstance(run, torch.nn.Module) else run
+        self._writes = any(writes.all_written_storages(node) for node in structure.calls(graph_module))
         self._wanted = _results_in_eager(graph_module)
         self._call = self._first_call
         # A weak reference is no business of Module.__setattr__, and a copy of the graph must not share the record.
@@ -70,7 +71,11 @@ class CompiledRegion(torch.nn.Module):
             region = self._region()
             if region is not None:
                 region.failed(error)
+                self._keep_inputs_of_failure(region, args)
             raise
+
+    def _keep_inputs_of_failure(self, region: Region, args: tuple[Any, ...]) -> None:
+        region._inputs = capture.at_failure(args, writes=self._writes)
 
     def _first_call(self, *args: Any) -> Any:
         """Whatever result a compiler makes otherwise than eager, it makes so again in each call."""
@@ -81,13 +86,26 @@ class CompiledRegion(torch.nn.Module):
         return result if mend is None else mend(result)
 
 
+class _RecordingRegion(CompiledRegion):
+    """A region that keeps copies of what it is given, since the user asked for them when it was compiled."""
+
+    def forward(self, *args: Any) -> Any:
+        region = self._region()
+        if region is not None:
+            region._inputs = capture.before_call(args)
+        return super().forward(*args)
+
+    def _keep_inputs_of_failure(self, region: Region, args: tuple[Any, ...]) -> None:
+        pass  # they were taken before the call, which is better
+
+
 def compile_region(graph_module: GraphModule, region: Region, info: SubgraphInfo, options: Options) -> CompiledRegion:
     """Compile one region by the compiler that its record names; changes the record where another has to take it."""
     if region.compiler is CompilerType.THUNDER:
         run: Callable[..., Any] = _ThunderRun(graph_module, region, info, options)
     else:
         run = inductor.compile_region(graph_module, region, options.inductor)
-    return CompiledRegion(graph_module, run, region)
+    return (_RecordingRegion if capture.is_on() else CompiledRegion)(graph_module, run, region)
 
 
 class _ThunderRun(torch.nn.Module):
@@ -103,7 +121,7 @@ class _ThunderRun(torch.nn.Module):
         self._is_symbolic = any(map(structure.is_symbolic, placeholders))
         # Outside of Dynamo nobody has checked anything before a call.
         self._is_guarded = _torch.inside_dynamo() and not self._is_symbolic
-        self._is_differentiable = [_is_differentiable(node) for node in structure.outputs(graph_module)]
+        self._is_differentiable = differentiable_outputs(graph_module)
         self._writes = any(writes.all_written_storages(node) for node in structure.calls(graph_module))
         self._grad_mode_after = modes.grad_mode_after(graph_module)
         self._region = weakref.ref(region)
@@ -342,8 +360,10 @@ def _laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
 
 
-def _is_differentiable(node: torch.fx.Node) -> bool:
-    return getattr(node.meta.get("example_value"), "grad_fn", None) is not None
+def differentiable_outputs(graph_module: GraphModule) -> list[bool]:
+    """For each value that a graph returns, whether autograd connects it to the inputs."""
+    values = [node.meta.get("example_value") for node in structure.outputs(graph_module)]
+    return [getattr(value, "grad_fn", None) is not None for value in values]
 
 
 def _forbid_second_derivative(result: Any) -> None:

@@ -199,6 +199,13 @@ def _place(node: Node) -> tuple[str, int, str] | None:
     return file, int(line), function
 
 
+def flat_arguments(node: Node) -> list[Node]:
+    """The values that a call is given, in order, one as often as it is given."""
+    flat: list[Node] = []
+    torch.fx.map_arg((node.args, dict(node.kwargs)), flat.append)
+    return flat
+
+
 def outputs(graph_module: GraphModule) -> list[Any]:
     """The values that a graph returns, flattened, in order."""
     (output,) = graph_module.graph.find_nodes(op="output")

@@ -1,0 +1,86 @@
+"""What an input may be is read off the graph: an index is less than what it indexes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from thunder_fx.graph import structure
+from thunder_fx.repro import domains
+
+FLOATS, TABLE, INTEGERS = torch.rand(5, 7), torch.rand(5, 7), torch.tensor([1, 0])
+
+
+def captured(fn, *inputs):
+    graphs = []
+
+    def backend(graph_module, _):
+        graphs.append(structure.copy_structure(graph_module))
+        return graph_module
+
+    torch.compile(fn, backend=backend)(*inputs)
+    return graphs[0]
+
+
+def domain_of_last(fn, *inputs):
+    """The domain of the input that was given last."""
+    found = domains.of_inputs(captured(fn, *inputs))
+    shape = inputs[-1].shape
+    (domain,) = (d for node, d in found.items() if structure.value_of(node).shape == shape)
+    return domain
+
+
+@pytest.mark.parametrize(
+    ("fn", "below"),
+    [
+        (lambda x, i: x[i], 5),
+        (lambda x, i: x[:, i], 7),
+        (lambda x, i: x[..., i], 7),
+        (lambda x, i: x[None, i], 5),
+        (lambda x, i: x.index_select(1, i), 7),
+        (lambda x, i: x.gather(1, i.view(1, 2)), 7),
+        (lambda x, i: torch.take(x, i), 35),
+        (lambda x, i: F.embedding(i, x), 5),
+        (lambda x, i: torch.embedding(x, i), 5),
+        (lambda x, i: F.embedding(i + 2, x), 3),
+        (lambda x, i: F.embedding(i * 2, x), 2),
+        (lambda x, i: F.embedding(torch.cat([i, i]).view(2, 2).unsqueeze(0), x), 5),
+        (lambda x, i: F.cross_entropy(x[:2], i), 7),
+        (lambda x, i: F.nll_loss(x[:2], i), 7),
+        (lambda x, i: x.index_add(0, i, x[:2]), 5),
+        (lambda x, i: x.scatter(1, i.view(1, 2), 0.0), 7),
+        (lambda x, i: x.clone().index_put_((i,), x[:2]), 5),
+        (lambda x, i: F.one_hot(i, 4) + x[0, 0], 4),
+        (lambda x, i: x[i] + x.t()[i][:2, :5].sum(), 5),
+        (lambda x, i: torch.utils.checkpoint.checkpoint(lambda y: x[y], i, use_reentrant=False), 5),
+        (lambda x, i: x * i.sum(), 2),
+    ],
+)
+def test_an_index_is_less_than_what_it_indexes(fn, below):
+    """Through views, joins and sums with numbers; the least of several; 2 where nothing is known, as in a mask."""
+    assert domain_of_last(fn, FLOATS, INTEGERS) == domains.Domain("index", below)
+
+
+@pytest.mark.parametrize(
+    ("fn", "kind"),
+    [
+        (lambda p: torch.bernoulli(p), "probability"),
+        (lambda p: F.binary_cross_entropy(p, p), "probability"),
+        (lambda p: p.view(-1).log(), "positive"),
+        (lambda p: p.sin(), "normal"),
+        (lambda p: F.batch_norm(torch.ones(2, 35), torch.zeros(35), p.view(-1)), "positive"),
+    ],
+)
+def test_floats_are_in_the_domain_of_what_reads_them(fn, kind):
+    """A probability, or what has a logarithm; else anything."""
+    assert domain_of_last(fn, TABLE).kind == kind
+
+
+def test_what_divides_is_not_zero():
+    """An integer division by zero raises."""
+    assert domain_of_last(lambda x, y: x // y, torch.tensor([[4, 3]]), torch.tensor([2, 1])).kind == "divisor"
+
+
+def test_a_matrix_of_weights_is_small():
+    """Products of many numbers of deviation 1 would overflow in a deep model."""
+    weight = torch.rand(3, 5, requires_grad=True)
+    assert domain_of_last(F.linear, FLOATS[:, :5], weight) == domains.Domain("weight")

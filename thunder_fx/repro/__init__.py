@@ -1,0 +1,12 @@
+"""Reproducers: scripts that run what was compiled where thunder_fx is not installed.
+
+    bundle.py    save_reproducer(), the folder, the manifest
+    script.py    the text of one script, from templates/
+    code.py      a graph as the source of a Module
+    inputs.py    its inputs as code; domains.py: what values they may take
+    values.py    options as code
+    runner.py    what every script ends with, word for word
+    verify.py    running the scripts
+
+They read records; nothing that compiles imports them.
+"""

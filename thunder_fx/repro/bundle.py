@@ -1,0 +1,397 @@
+"""save_reproducer(): a folder of scripts that run what was compiled, an index for people and a manifest for programs.
+
+What is in a script is script.py's; here is which scripts there are, and that a folder is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import shutil
+import tempfile
+import uuid
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from thunder_fx.compiler import ThunderCompiler
+from thunder_fx.errors import NotCompiledError, OptionValueError, ReproducerError, ThunderFXWarning
+from thunder_fx.graph import capture
+from thunder_fx.inspection import why_no_graph
+from thunder_fx.options import THUNDER_DEFAULTS, describe_callable
+from thunder_fx.registry import resolve
+from thunder_fx.repro import script, verify
+from thunder_fx.repro.values import Inexpressible, Writer
+from thunder_fx.subgraph import SubgraphInfo
+
+SCHEMA_VERSION = 1
+INPUTS = ("synthetic", "real")
+
+# A bundle is saved over an earlier one of the same compiler, and never over another's.
+_token_of: weakref.WeakKeyDictionary[ThunderCompiler, str] = weakref.WeakKeyDictionary()
+
+
+@dataclass
+class ReproducerBundle:
+    """What save_reproducer() has written.
+
+    Attributes:
+        folder: where; an absolute path.
+        scripts: absolute paths of the scripts, named *_repro.py or *_benchmark.py.
+        manifest: what manifest.json has: schema version, files and why each exists, options, versions, hardware, error.
+    """
+
+    folder: pathlib.Path
+    scripts: list[pathlib.Path] = field(default_factory=list)
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+    def verify(self, *, timeout: float = 600, on_result: Callable[[str, str], None] | None = None) -> dict[str, str]:
+        """Run each *_repro.py in a process of its own, and note in index.md and manifest.json what came of it.
+
+            bundle = thunder_fx.save_reproducer(tfoo, "folder")
+            bundle.verify()     # {'graph0_repro.py': 'agrees', 'graph0_thunder_0_repro.py': 'agrees'}
+
+        A script that fails as was recorded, or that differs from eager where no error was recorded, `reproduced the
+        error`; others are a `different error`; one that stops before its graph runs, `does not run`.
+
+        Args:
+            timeout: how long one script may take, in seconds.
+            on_result: called with a script's name and its outcome as soon as it is known.
+
+        Raises:
+            OSError: a file of the bundle cannot be read, or the outcome not be written.
+        """
+        files = {entry["path"]: entry for entry in self.manifest["files"] if entry["kind"] == "repro"}
+        outcomes = {}
+        for name, result in verify.run_all(self.folder, files, timeout):
+            files[name]["verified"], files[name]["found"] = result.outcome, result.found
+            outcomes[name] = result.outcome
+            if on_result is not None:
+                on_result(name, result.outcome)
+        for name, text in _index_files(self.manifest).items():
+            _write_whole(self.folder / name, text)
+        return dict(sorted(outcomes.items()))
+
+
+def save_reproducer(
+    fn: Callable[..., Any],
+    folder: str | os.PathLike[str],
+    *,
+    inputs: str = "synthetic",
+    benchmark: bool = False,
+    verify: bool = False,
+) -> ReproducerBundle:
+    """Write scripts that run what was compiled of a callable, where only torch and lightning-thunder are installed.
+
+        tfoo = thunderfx(foo)
+        tfoo(x)
+        bundle = thunder_fx.save_reproducer(tfoo, "folder")
+        bundle.scripts      # graph0_repro.py: the whole graph; graph0_thunder_0_repro.py, ...: one for each region
+
+    A script compiles its graph as it was compiled, runs it forward and backward, and compares with eager. It can be
+    moved, with its folder. Graphs whose compilation or run failed give scripts too, which fail in the same way.
+
+    Args:
+        fn: what get_subgraph_info() takes.
+        folder: made if it is not there. What another callable has left in it stays: this one then goes into a folder
+            of its own inside.
+        inputs: "synthetic", made up from dtypes, shapes and strides, so that no value of yours is in any file; or
+            "real", those that were recorded while `thunder_fx.config.capture_inputs` was "values", or at a failure.
+        benchmark: write for each script one that pytest-benchmark runs, too.
+        verify: run each script at once; the same as verify() on the result.
+
+    Returns:
+        A ReproducerBundle: .folder, .scripts, .manifest and .verify().
+
+    Raises:
+        NotCompiledError: (a TypeError) no ThunderCompiler is known for `fn`, or it has no graph; the text says why.
+        OptionValueError: (a ValueError) `inputs` is neither of its values, or "real" and none were recorded.
+        OSError: the folder is a file, or cannot be made or written. Then nothing is left half-written.
+    """
+    compiler = resolve(fn)
+    if not compiler.subgraph_infos:
+        raise NotCompiledError(f"save_reproducer: there is nothing to save: {why_no_graph(fn, compiler)}")
+    kinds = ("repro", "benchmark") if benchmark else ("repro",)
+    bundle = save(compiler, describe_callable(fn), folder, inputs=inputs, kinds=kinds)
+    if verify:
+        bundle.verify()
+    return bundle
+
+
+def save(
+    compiler: ThunderCompiler, name: str, folder: str | os.PathLike[str], *, inputs: str, kinds: Sequence[str]
+) -> ReproducerBundle:
+    """save_reproducer() for a ThunderCompiler."""
+    infos = [info for info in compiler.subgraph_infos if info.original_graph_module is not None]
+    if not infos:
+        raise NotCompiledError(f"{name} has no graph yet: call the compiled function first")
+    _check_inputs(inputs, infos)
+    root = pathlib.Path(os.path.abspath(os.fspath(folder)))
+    scripts = [each for kind in kinds for each in _scripts(compiler, infos, real=inputs == "real", kind=kind)]
+    token = _token_of.setdefault(compiler, uuid.uuid4().hex)
+    manifest = _manifest(compiler, infos, scripts, name, token, inputs)
+    target = _place(root, name, token, [entry["path"] for entry in manifest["files"]])
+    with _written_whole(target) as draft:
+        for each in scripts:
+            (draft / _file_of(each)).write_text(each.text, encoding="utf-8")
+            for file, tensor in each.tensors.items():
+                _save_tensor(draft / file, tensor)
+        for file, text in _index_files(manifest).items():
+            (draft / file).write_text(text, encoding="utf-8")
+    _warn_of_problems(scripts, target)
+    return ReproducerBundle(target, [target / _file_of(each) for each in scripts], manifest)
+
+
+def _scripts(
+    compiler: ThunderCompiler, infos: Sequence[SubgraphInfo], *, real: bool, kind: str
+) -> Iterator[script.Script]:
+    options = {**THUNDER_DEFAULTS, **compiler.thunder_options}
+    request = script.Request(options, real_inputs=real, benchmark=kind == "benchmark")
+    for index, info in enumerate(infos):
+        yield script.of_graph(info, index, request)
+        if info.original_split_graph_module is not None:
+            yield from (script.of_region(info, index, region, request) for region in info.regions)
+
+
+def _file_of(each: script.Script) -> str:
+    return f"{each.name}_{each.kind}.py"
+
+
+def _check_inputs(inputs: str, infos: Sequence[SubgraphInfo]) -> None:
+    if inputs not in INPUTS:
+        raise OptionValueError(
+            f"save_reproducer: inputs= takes one of {', '.join(map(repr, INPUTS))}; found {inputs!r}"
+        )
+    if inputs == "synthetic":
+        return
+    recorded = [info._inputs for info in infos if info._inputs is not None]
+    recorded += [region._inputs for info in infos for region in info.regions if region._inputs is not None]
+    if not recorded:
+        found = (
+            "set while they were compiled, and they have not run"
+            if capture.is_on()
+            else "not set when they were compiled"
+        )
+        raise OptionValueError(
+            f"save_reproducer: inputs='real', and no inputs were recorded: config.capture_inputs was {found}. "
+            'Compile and call the function inside `with thunder_fx.config.patch(capture_inputs="values"):`, or with '
+            "THUNDER_FX_CAPTURE_INPUTS=values in the environment; a call that fails is recorded by itself"
+        )
+
+
+def _warn_of_problems(scripts: Sequence[script.Script], target: pathlib.Path) -> None:
+    problems = dict.fromkeys(problem for each in scripts for problem in each.problems)
+    if problems:
+        warnings.warn(
+            f"some scripts in {target} need something from you before they run: {'; '.join(problems)}",
+            ThunderFXWarning,
+            stacklevel=4,
+        )
+
+
+# The manifest and the index
+
+
+def _manifest(
+    compiler: ThunderCompiler,
+    infos: Sequence[SubgraphInfo],
+    scripts: Sequence[script.Script],
+    name: str,
+    token: str,
+    inputs: str,
+) -> dict[str, Any]:
+    files = [_file_entry(each) for each in scripts]
+    tensors = dict.fromkeys(file for each in scripts for file in each.tensors)
+    files += [
+        {"path": file, "kind": file.partition("/")[0], "why": _WHY_TENSORS[file.partition("/")[0]]} for file in tensors
+    ]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "written_by": script.written_by(),
+        "written_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "callable": name,
+        "token": token,
+        "inputs": inputs,
+        "options": {
+            "thunder": _shown(compiler.thunder_options),
+            "torch_compile": _shown(compiler.torch_compile_options),
+        },
+        "versions": _versions(),
+        "hardware": _hardware(),
+        "graphs": [_graph_entry(index, info) for index, info in enumerate(infos)],
+        "files": files,
+    }
+
+
+_WHY_TENSORS = {
+    "inputs": "the elements of an input, as they were recorded",
+    "constants": "a tensor that is a part of the graph",
+}
+
+
+def _file_entry(each: script.Script) -> dict[str, Any]:
+    return {
+        "path": _file_of(each),
+        "kind": each.kind,
+        "why": each.title,
+        "compiler": each.compiler,
+        "region": each.region,
+        "error": each.error,
+        "to_be_supplied": each.problems,
+        "notes": each.notes,
+        "verified": None,
+        "found": None,
+    }
+
+
+def _graph_entry(index: int, info: SubgraphInfo) -> dict[str, Any]:
+    return {
+        "index": index,
+        "graph_id": info.graph_id,
+        "compile_id": info.compile_id,
+        "source": str(info.source) if info.source is not None else None,
+        "graph_break_reason": info.graph_break_reason,
+        "recompile_reason": info.recompile_reason,
+        "error": info.error,
+        "regions": [
+            {"name": r.name, "compiler": r.compiler.name, "operators": len(r.nodes), "error": r.error}
+            for r in info.regions
+        ],
+        "split_reasons": [
+            {"node": r.node, "type": r.reason_type.name, "reason": r.info, "exception": r.exception, "source": r.source}
+            for r in info.split_reasons
+        ],
+    }
+
+
+def _shown(options: Mapping[str, Any]) -> dict[str, str]:
+    """Options as code; in words where there is none."""
+    shown = {}
+    for name, value in options.items():
+        try:
+            shown[name] = Writer().expression(value)
+        except Inexpressible as error:
+            shown[name] = f"not code: {error}"
+    return shown
+
+
+def _versions() -> dict[str, str | None]:
+    import importlib.metadata
+
+    return {
+        "thunder_fx": importlib.metadata.version("thunder-fx"),
+        "torch": torch.__version__,
+        "lightning-thunder": importlib.metadata.version("lightning-thunder"),
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+    }
+
+
+def _hardware() -> dict[str, Any]:
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "system": platform.platform(),
+        "machine": platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cpus": os.cpu_count(),
+        "gpus": gpus,
+    }
+
+
+def _index_files(manifest: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "index.md": script.render("index.md.jinja", **manifest),
+        "manifest.json": json.dumps(manifest, indent=1) + "\n",
+    }
+
+
+# The folder
+
+
+def _place(root: pathlib.Path, name: str, token: str, files: Sequence[str]) -> pathlib.Path:
+    """Where a bundle goes: the folder itself, or a folder in it if what is there is not this compiler's."""
+    for parent in (root, *root.parents):
+        if parent.exists() and not parent.is_dir():
+            raise ReproducerError(20, "the folder of a reproducer cannot be made: this is a file", str(parent))
+    names = [*files, "index.md", "manifest.json"]
+    base = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.")[:60] or "callable"
+    candidates = [root, *(root / (base if n == 1 else f"{base}_{n}") for n in range(1, 10_000))]
+    for candidate in candidates:
+        found = _token_in(candidate)
+        if found == token or (found is None and not any((candidate / file).exists() for file in names)):
+            return candidate
+    raise ReproducerError(17, "ten thousand bundles are enough; give another folder", str(root))
+
+
+def _token_in(folder: pathlib.Path) -> str | None:
+    try:
+        token = json.loads((folder / "manifest.json").read_text())["token"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return "not ours"
+    return str(token)
+
+
+@contextlib.contextmanager
+def _written_whole(target: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A draft beside which `target` stays as it was, until the draft is complete; then its files are moved there."""
+    made = _make_folder(target)
+    draft = None
+    try:
+        draft = pathlib.Path(tempfile.mkdtemp(prefix=".draft-", dir=target))
+        yield draft
+        _remove_earlier(target)
+        files = [path for path in sorted(draft.rglob("*")) if path.is_file()]
+        # The manifest last: with it the bundle is there.
+        for path in sorted(files, key=lambda path: path.name == "manifest.json"):
+            place = target / path.relative_to(draft)
+            place.parent.mkdir(exist_ok=True)
+            os.replace(path, place)
+    except BaseException:
+        for folder in made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        if draft is not None:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def _make_folder(target: pathlib.Path) -> list[pathlib.Path]:
+    """Make a folder and those above it; gives the outermost that was not there."""
+    missing = [path for path in (target, *target.parents) if not path.exists()]
+    target.mkdir(parents=True, exist_ok=True)
+    return missing[-1:]
+
+
+def _remove_earlier(target: pathlib.Path) -> None:
+    """Take away the files of this compiler's earlier bundle; what else is in the folder is none of ours."""
+    with contextlib.suppress(FileNotFoundError):
+        earlier = json.loads((target / "manifest.json").read_text())
+        for name in ("manifest.json", "index.md", *(entry["path"] for entry in earlier["files"])):
+            (target / name).unlink(missing_ok=True)
+
+
+def _save_tensor(path: pathlib.Path, tensor: torch.Tensor) -> None:
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        torch.save(tensor.clone(), path)
+
+
+def _write_whole(path: pathlib.Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)

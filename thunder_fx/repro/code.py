@@ -1,0 +1,217 @@
+"""A captured graph as the source of a Module: torch.fx prints it, and here are the classes and imports around that.
+
+What the graph is run on is inputs.py's, what an argument looks like as code values.py's.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import operator
+import re
+import textwrap
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from thunder_fx import _torch
+from thunder_fx.graph import gradients, structure
+from thunder_fx.repro.values import Inexpressible, Writer
+
+
+@dataclass
+class Source:
+    """The classes that graphs became, and what they need beside them.
+
+    `constants` are the tensors that the graphs hold themselves, by the file that they are to be saved in; `problems`
+    say what could not be written, each in one sentence.
+    """
+
+    writer: Writer
+    classes: list[str] = field(default_factory=list)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    # What must hold before anything runs, as an expression, and what to say if it does not.
+    checks: dict[str, str] = field(default_factory=dict)
+
+    def add(self, graph_module: GraphModule, name: str) -> str:
+        """Write a graph, after the graphs inside of it, as a class of this name; gives the class's text."""
+        members = []
+        for attribute in _attributes(graph_module):
+            members.append(self._member(attribute, getattr(graph_module, attribute), name))
+        text = _class(name, members, self._forward(graph_module))
+        self.classes.append(text)
+        return text
+
+    def add_split(self, split: GraphModule, members: list[str]) -> None:
+        """Write what calls the regions, which `members` make, in order."""
+        self.classes.append(_class("Split", members, self._forward(split), parameters="self, compile"))
+
+    def _member(self, name: str, value: Any, owner: str) -> str:
+        if isinstance(value, GraphModule):
+            inner = f"{owner}_{name}"
+            self.add(value, inner)
+            return f"self.{name} = as_graph({inner}())"
+        if isinstance(value, torch.nn.Parameter):
+            kind = '"weight"' if value.is_floating_point() or value.is_complex() else '"index"'
+            made = (
+                f"filled({value.numel()}, {value.dtype}, {kind}, {str(value.device)!r}).reshape({tuple(value.shape)})"
+            )
+            return f"self.{name} = torch.nn.Parameter({made}, requires_grad={value.requires_grad})"
+        if isinstance(value, torch.Tensor):
+            return f'self.register_buffer("{name}", {self._constant(value)}, persistent=False)'
+        return f"self.{name} = {self._expression(value, f'the attribute {name} of the graph')}"
+
+    def _constant(self, value: torch.Tensor) -> str:
+        if value.numel() <= 64 and value.layout is torch.strided and not value.is_quantized:
+            listed = value.detach().cpu().resolve_conj().tolist()
+            device = f", device={str(value.device)!r}" if value.device.type != "cpu" else ""
+            try:
+                return f"torch.tensor({self.writer.expression(listed)}, dtype={value.dtype}{device})"
+            except Inexpressible:
+                pass
+        file = f"constants/{content_hash(value)}.pt"
+        self.constants[file] = value.detach().cpu()
+        return f"loaded({file!r}, {str(value.device)!r})"
+
+    def _expression(self, value: Any, what: str) -> str:
+        try:
+            return self.writer.expression(value)
+        except Inexpressible as error:
+            self.problems.append(f"{what} is {error}")
+            return "None"
+
+    def _forward(self, graph_module: GraphModule) -> str:
+        graph = structure.copy_structure(graph_module).graph
+        for node in graph.nodes:
+            _make_printable(node)
+        code = graph.python_code("self", verbose=True)
+        text = code.src
+        used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+        for name, value in code.globals.items():
+            if name not in used or getattr(builtins, name, None) is value:
+                continue
+            # Python would take two leading underscores in a class for a private name.
+            plain = name.lstrip("_") if name.startswith("__") else name
+            text = re.sub(rf"\b{re.escape(name)}\b", plain, text)
+            self._provide(plain, value)
+        for operator_name in sorted(_foreign_operators(graph)):
+            self._require_operator(operator_name)
+        return _tidied(text)
+
+    def _provide(self, name: str, value: Any) -> None:
+        """Let a name of the printed code stand for what it stood for."""
+        if name == "torch":
+            return
+        if name in _OF_TORCH:
+            self.writer.imports[_OF_TORCH[name]] = None
+            return
+        expression = self._expression(value, f"{name}, which the graph calls,")
+        if expression != name:
+            self.writer.definitions[name] = f"{name} = {expression}"
+
+    def _require_operator(self, qualified: str) -> None:
+        module = _torch.module_of_operator(qualified)
+        if module is not None:
+            try:
+                self.writer.imported_module(module)
+                return
+            except Inexpressible:
+                pass
+        namespace, name = qualified.split("::")
+        message = f"the graph calls the operator {qualified}: import the module that registers it, above this line"
+        self.checks[f'hasattr(torch.ops.{namespace}, "{name}")'] = message
+        self.problems.append(message)
+
+
+# What the printed code calls by a short name.
+_OF_TORCH = {
+    "device": "from torch import device",
+    "inf": "from torch import inf",
+    "nan": "from torch import nan",
+    "NoneType": "from types import NoneType",
+    "pytree": "import torch.utils._pytree as pytree",
+    "fx_pytree": "import torch.fx._pytree as fx_pytree",
+}
+_NAMESPACES_OF_TORCH = frozenset({"aten", "higher_order", "prim", "prims", "quantized", "torchvision", "inductor"})
+
+
+def for_thunder(graph_module: GraphModule) -> GraphModule:
+    """The graph with autograd switched off around what is constant to it: there thunder may lack a derivative.
+
+    thunder_fx tells thunder so while it traces; thunder.jit must read it in the code.
+    """
+    own = structure.copy_structure(graph_module)
+    constants: set[torch.fx.Node] = set()
+    for node in reversed(structure.calls(own)):
+        # What the region hands on with a gradient keeps it, though nobody may need it there.
+        handed_on = any(t.requires_grad for t in structure.tensors_of(node)) and not constants.issuperset(node.users)
+        if gradients.is_constant(node) and not handed_on:
+            constants.add(node)
+    off = False
+    for node in list(own.graph.nodes):
+        if node.op in ("placeholder", "get_attr"):
+            continue
+        constant = node in constants and _has_differentiable_operand(node)
+        if constant is not off:
+            with own.graph.inserting_before(node):
+                own.graph.call_function(_torch.set_grad_enabled, (off,))
+            off = constant
+    return own
+
+
+def _has_differentiable_operand(node: torch.fx.Node) -> bool:
+    return any(tensor.requires_grad for n in node.all_input_nodes for tensor in structure.tensors_of(n))
+
+
+def content_hash(value: torch.Tensor) -> str:
+    """A name for a tensor by what is in it."""
+    import hashlib
+
+    flat = value.detach().cpu().contiguous().reshape(-1)
+    digest = hashlib.sha256(f"{value.dtype} {tuple(value.shape)} {tuple(value.stride())}".encode())
+    digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+    return digest.hexdigest()[:16]
+
+
+def _attributes(graph_module: GraphModule) -> list[str]:
+    """The names of what a graph reads from itself, each once, in order."""
+    found = dict.fromkeys(str(n.target) for n in graph_module.graph.nodes if n.op in ("get_attr", "call_module"))
+    return list(found)
+
+
+def _make_printable(node: torch.fx.Node) -> None:
+    """Write as a method what is one; and `-1 ** x`, as torch.fx prints `pow(-1, x)`, is -(1 ** x) (2.9 to 2.15)."""
+    name = getattr(node.target, "__name__", "")
+    if node.op == "call_function" and getattr(torch.Tensor, name, None) is node.target and node.args:
+        node.op, node.target = "call_method", name
+    if node.target is operator.pow and isinstance(node.args[0], (int, float)) and node.args[0] < 0:
+        node.target = pow
+
+
+def _foreign_operators(graph: torch.fx.Graph) -> set[str]:
+    found = set()
+    for node in graph.nodes:
+        if isinstance(node.target, (_torch.OpOverload, _torch.OpOverloadPacket)):
+            packet: Any = getattr(node.target, "overloadpacket", node.target)
+            name = str(packet._qualified_op_name)
+            if name.partition("::")[0] not in _NAMESPACES_OF_TORCH:
+                found.add(name)
+    return found
+
+
+def _class(name: str, members: list[str], forward: str, parameters: str = "self") -> str:
+    lines = [f"class {name}(torch.nn.Module):"]
+    if members or parameters != "self":
+        lines += [f"    def __init__({parameters}):", "        super().__init__()"]
+        lines += [*(f"        {line}" for line in members), ""]
+    return "\n".join(lines) + "\n" + textwrap.indent(forward, "    ")
+
+
+def _tidied(source: str) -> str:
+    """The printed function without the comment that nothing is known, and without lines of blanks."""
+    lines = [line.rstrip() for line in source.strip().splitlines()]
+    lines = [line for line in lines if line.strip() != "# No stacktrace found for following nodes"]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"

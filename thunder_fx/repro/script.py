@@ -1,0 +1,295 @@
+"""The text of a reproducer: which graph, how it was compiled and what is known of it, put into the template.
+
+Where the files go is bundle.py's; what every script ends with is runner.py, word for word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.metadata
+import importlib.resources
+import inspect
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jinja2
+import torch
+from torch.fx import GraphModule
+
+import thunder_fx
+from thunder_fx import _placeholders
+from thunder_fx.graph import modes, partition, randomness, regions, structure
+from thunder_fx.repro import inputs as inputs_as_code
+from thunder_fx.repro.code import Source, for_thunder
+from thunder_fx.repro.values import Inexpressible, Writer
+from thunder_fx.subgraph import CompilerType, Region, State, SubgraphInfo
+
+COMPILER_NAMES = {
+    CompilerType.THUNDER: "thunder",
+    CompilerType.TORCH_INDUCTOR: "inductor",
+    CompilerType.EAGER: "eager",
+}
+
+
+@dataclass
+class Script:
+    """A file of a bundle, and the tensors that it loads.
+
+    `problems` say what a person has to supply before it runs as it was; `notes` what is not as it was, though it runs.
+    """
+
+    name: str
+    title: str
+    compiler: str
+    error: str | None
+    text: str = ""
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    region: str | None = None
+    kind: str = "repro"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is the same for all scripts of a bundle."""
+
+    thunder_options: Mapping[str, Any]
+    real_inputs: bool
+    benchmark: bool
+
+
+def of_graph(info: SubgraphInfo, index: int, request: Request) -> Script:
+    """The script of a whole graph: compiled region by region, as it was."""
+    graph_module = info.original_graph_module
+    assert graph_module is not None
+    compilers = [_tried(region) for region in info.regions]
+    split = info.original_split_graph_module
+    error = info.error or next((region.error for region in info.regions if region.error), None)
+    script = Script(
+        f"graph{index}", f"Graph {index} of {info.source or 'a callable'}, the whole of it.", "thunder", error
+    )
+    if split is None:
+        script.notes.append("the graph was not split when its compilation ended: here thunder compiles all of it")
+    else:
+        script.compiler = compilers[0] if len(set(compilers)) == 1 else "recorded"
+    return _write(script, graph_module, info, info.state, info._inputs, request, split)
+
+
+def of_region(info: SubgraphInfo, index: int, region: Region, request: Request) -> Script:
+    """The script of one region, by the compiler that ran it, or that failed to."""
+    split = info.original_split_graph_module
+    assert split is not None
+    graph_module = partition.region_graph(split, region.name)
+    name = f"graph{index}_{region.name}"
+    title = f"Region {region.name} of graph {index} of {info.source or 'a callable'}: {len(region.nodes)} operators."
+    script = Script(name, title, _tried(region), region.error, region=region.name)
+    state = state_at_regions(info)[region.name]
+    return _write(script, graph_module, info, state, region._inputs, request, None)
+
+
+def _tried(region: Region) -> str:
+    return COMPILER_NAMES[region._failed_by or region.compiler]
+
+
+def state_at_regions(info: SubgraphInfo) -> dict[str, State]:
+    """The state in which each region begins: a region before it may have set whether autograd records."""
+    split = info.original_split_graph_module
+    assert split is not None
+    state, found = info.state, {}
+    for region in info.regions:
+        found[region.name] = state
+        after = modes.grad_mode_after(partition.region_graph(split, region.name))
+        state = state if after is None else dataclasses.replace(state, is_grad_enabled=after)
+    return found
+
+
+def _write(
+    script: Script,
+    graph_module: GraphModule,
+    info: SubgraphInfo,
+    state: State,
+    recorded: Any,
+    request: Request,
+    split: GraphModule | None,
+) -> Script:
+    writer = Writer()
+    source = Source(writer)
+    is_thunders = script.region is not None and script.compiler == "thunder" and state.is_grad_enabled
+    source.add(for_thunder(graph_module) if is_thunders else graph_module, "Graph")
+    settings = _settings(script, graph_module, state)
+    if split is not None:
+        settings += _add_split(source, split, info)
+    values = None
+    if request.real_inputs:
+        values = recorded.values if recorded is not None else None
+        note = recorded.note if recorded is not None else "no inputs were recorded: they are made up"
+        script.notes += [note] if note else []
+    made = inputs_as_code.of_graph(graph_module, values, writer)
+    settings += [f"computed={made.computed}"] if made.computed else []
+    thunder_options = _options("thunder.jit", request.thunder_options, writer, script)
+    inductor_options = _options("Inductor", info.inductor_options, writer, script)
+    script.problems += dict.fromkeys([*source.problems, *made.problems, *writer.requirements.values()])
+    script.tensors = {**source.constants, **made.files}
+    script.kind = "benchmark" if request.benchmark else "repro"
+    script.text = _template("script.py.jinja").render(
+        title=_in_docstring(script.title),
+        file=f"{script.name}_{script.kind}.py",
+        name=script.name,
+        benchmark=request.benchmark,
+        writer=written_by(),
+        facts=_facts(script, info),
+        runner_imports=_runner()[0],
+        imports=[
+            *(line for line in writer.imports if not _is_of_thunder(line)),
+            *["import pytest"][: request.benchmark],
+        ],
+        placeholders=_import_help(),
+        imports_of_thunder=[line for line in writer.imports if _is_of_thunder(line)],
+        requirements=[(line, repr(message)) for line, message in writer.requirements.items()],
+        checks=[(condition, repr(message)) for condition, message in source.checks.items()],
+        definitions=list(writer.definitions.values()),
+        classes=source.classes,
+        make_inputs=made.source(),
+        thunder_options=thunder_options,
+        inductor_options=inductor_options,
+        runner=_runner()[1],
+        settings=settings,
+    )
+    return script
+
+
+def _settings(script: Script, graph_module: GraphModule, state: State) -> list[str]:
+    """The arguments of Reproducer that are not functions of the script."""
+    differentiable = regions.differentiable_outputs(graph_module)
+    settings = [
+        "graph=Graph",
+        "make_inputs=make_inputs",
+        f"compiler={script.compiler!r}",
+        "thunder_options=thunder_options",
+        "inductor_options=inductor_options",
+    ]
+    optional = {
+        "differentiable": differentiable if any(differentiable) and not all(differentiable) else None,
+        "draws_random_numbers": any(map(randomness.draws, structure.calls(graph_module))) or None,
+        "grad_enabled": None if state.is_grad_enabled else False,
+        "autocast": [_Code(f"({device!r}, {dtype})") for device, dtype in state.autocasts] or None,
+        "seed": state.seed,
+        "default_dtype": _Code(str(state.default_dtype)) if state.default_dtype is not torch.float32 else None,
+        "default_device": state.default_device if state.default_device != "cpu" else None,
+    }
+    return settings + [f"{name}={value!r}" for name, value in optional.items() if value is not None]
+
+
+def _is_of_thunder(line: str) -> bool:
+    return line.split()[1].partition(".")[0] == "thunder"
+
+
+class _Code(str):
+    """Code, whose repr is itself."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _add_split(source: Source, split: GraphModule, info: SubgraphInfo) -> list[str]:
+    """Write the regions of a graph, and what calls one after the other."""
+    members = []
+    states = state_at_regions(info)
+    for region in info.regions:
+        graph_module = partition.region_graph(split, region.name)
+        name = "".join(part.capitalize() for part in region.name.split("_"))
+        compiler = _tried(region)
+        is_thunders = compiler == "thunder" and states[region.name].is_grad_enabled
+        source.add(for_thunder(graph_module) if is_thunders else graph_module, name)
+        differentiable = regions.differentiable_outputs(graph_module)
+        arguments = [f"{name}()", repr(compiler)]
+        if any(differentiable) and not all(differentiable):
+            arguments.append(repr(differentiable))
+        members.append(f"self.{region.name} = compile({', '.join(arguments)})")
+    source.add_split(split, members)
+    return ["split=Split"]
+
+
+def _options(receiver: str, options: Mapping[str, Any], writer: Writer, script: Script) -> list[str]:
+    """The lines that return a dict of options, or stop with what a person has to supply."""
+    lines, refused = ["return {"], []
+    for name, value in options.items():
+        try:
+            lines.append(f"    {name!r}: {writer.expression(value)},")
+        except Inexpressible as error:
+            refused.append(f"the option {name}= of {receiver} is {error}; put its value here")
+            lines.append(f"    {name!r}: None,  # {refused[-1]}")
+    script.problems += refused
+    stop = [f"raise SystemExit({message!r})" for message in refused[:1]]
+    return [*stop, *lines, "}"] if options else ["return {}"]
+
+
+def _facts(script: Script, info: SubgraphInfo) -> list[tuple[str, list[str]]]:
+    """What a person wants to know before reading the code, by heading."""
+    facts = []
+    if script.region is None and info.regions:
+        lines = [f"{r.name}: {len(r.nodes)} operators, run by {r.compiler.name}" for r in info.regions]
+        facts.append(("Regions", lines))
+    if script.region is None and info.split_reasons:
+        facts.append(("Not run by thunder", [f"{r.node}: {r.info}" for r in info.split_reasons]))
+    breaks = [info.graph_break_reason, info.recompile_reason]
+    for heading, reason in zip(("The graph ends here, since", "It was compiled again, since"), breaks, strict=True):
+        if script.region is None and reason:
+            facts.append((heading, [reason]))
+    if script.error:
+        facts.append(("Recorded error, which this script should raise again", script.error.splitlines()))
+    if script.problems:
+        facts.append(("TO BE SUPPLIED", script.problems))
+    if script.notes:
+        facts.append(("Not as it was", script.notes))
+    return [(heading, [_in_docstring(line) for line in lines]) for heading, lines in facts]
+
+
+def _in_docstring(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"""', "'''")
+
+
+def written_by() -> str:
+    return (
+        f"thunder_fx {thunder_fx.__version__} on torch {torch.__version__}, lightning-thunder "
+        f"{importlib.metadata.version('lightning-thunder')}, Python {platform.python_version()}"
+    )
+
+
+@functools.cache
+def _template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("thunder_fx.repro"), trim_blocks=True, keep_trailing_newline=True, autoescape=False
+    )
+    return environment.get_template(name)
+
+
+def render(template: str, **values: Any) -> str:
+    """One of the templates in repro/templates, filled in."""
+    return _template(template).render(**values)
+
+
+@functools.cache
+def _runner() -> tuple[str, str]:
+    """What runner.py imports, and all of it below its marker."""
+    text = importlib.resources.files("thunder_fx.repro").joinpath("runner.py").read_text()
+    head, marker, body = text.partition("# ---- from here on every reproducer is the same ----")
+    imports = head.partition("from __future__ import annotations")[2].strip().splitlines()
+    others = [line for line in imports if not line.startswith("from thunder_fx")]
+    forms = importlib.resources.files("thunder_fx.graph").joinpath("autograd_functions.py").read_text()
+    forms = forms.partition("# ---- put into reproducers from here on ----")[2]
+    return "\n".join(
+        others
+    ).strip(), f"{(marker + body).strip()}\n\n\n# How thunder reads an autograd.Function{forms}".strip()
+
+
+@functools.cache
+def _import_help() -> str:
+    """What lets thunder be imported on newer torch, as source."""
+    names = f"NAMED_TENSOR_METHODS = {_placeholders.NAMED_TENSOR_METHODS!r}"
+    sources = [inspect.getsource(function) for function in (_placeholders.placeholders, _placeholders._placeholder)]
+    return "\n\n\n".join([names, *(source.strip() for source in sources)])
