@@ -358,6 +358,31 @@ def is_plain_tensor(value: torch.Tensor) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
+def minify_graph(
+    graph_module: torch.fx.GraphModule, inputs: list[Any], fails: Callable[[torch.fx.GraphModule, Any], bool]
+) -> tuple[torch.fx.GraphModule, Any]:
+    """The smallest graph, with its inputs, that torch's fx_minifier finds still failing (2.9 to 2.15)."""
+    from torch._functorch.fx_minifier import minifier
+
+    found: tuple[torch.fx.GraphModule, Any] = minifier(
+        graph_module, inputs, fails, dump_state=lambda graph_module, inputs: None
+    )
+    return found
+
+
+def adaptations() -> dict[str, bool]:
+    """What thunder_fx does for this torch and no other, in words, and whether it does."""
+    return {
+        "names that torch lost, lent to thunder while it is imported (torch 2.13)": not hasattr(torch.Tensor, "rename"),
+        "autograd.Function.apply lent as well (torch 2.14)": not hasattr(torch.autograd.Function.apply, "__func__"),
+        "split graphs whose code is made at once (lazy under Dynamo from torch 2.12)": True,
+        "each compiled callable has its own recompile limit (isolate_recompiles, torch 2.13)": "isolate_recompiles"
+        in inspect.signature(inspect.unwrap(torch.compile)).parameters,
+        "rrelu runs eager, since Inductor draws other numbers (before torch 2.13)": not INDUCTOR_DRAWS_RRELU,
+        "clamp has a derivative at its bounds (before torch 2.15)": CLAMP_HAS_DERIVATIVE_AT_BOUNDS,
+    }
+
+
 # Inductor
 
 # Raised where a region's sizes depend on data.
@@ -409,5 +434,6 @@ def hint(size: Any) -> Any:
     """A number as it is; a symbolic one by its hint, the value seen while capturing, without specialising; else -1."""
     if not isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return size
-    value = size.node.hint if size.node.has_hint() else None
+    has_hint = getattr(size.node, "has_hint", None)  # a nested tensor's ragged size has none
+    value = size.node.hint if has_hint is not None and has_hint() else None
     return -1 if value is None else value

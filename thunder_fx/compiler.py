@@ -120,13 +120,14 @@ class ThunderCompiler:
 
         Raises:
             NotCompiledError: (a TypeError) there is no graph yet.
+            OptionValueError: (a ValueError) `serialize_inputs`, and no inputs were recorded.
             OSError: the folder cannot be made or written.
         """
         # What compiles knows nothing of what reads its records, but for this name of thunder.dynamo's.
         from thunder_fx.repro.bundle import save
 
         kinds = ("benchmark",) if use_pytest_benchmark else ("repro",)
-        save(self, "this ThunderCompiler", folder, inputs="real" if serialize_inputs else "synthetic", kinds=kinds)
+        save(self, None, folder, inputs="real" if serialize_inputs else "synthetic", kinds=kinds)
 
     def forget(self, *, stop_recording: bool) -> None:
         """Free the records; with `stop_recording`, make no new ones either. forget(fn) is the call for users."""
@@ -164,11 +165,12 @@ class CompiledGraph:
     """What Dynamo calls for a graph. It can be emptied, since Dynamo leaves it in the function's globals for good."""
 
     # No __dict__: functools.wraps, by which Dynamo wraps it, would copy that.
-    __slots__ = ("__weakref__", "is_recording", "record", "run")
+    __slots__ = ("__weakref__", "is_about_to_warn", "is_recording", "record", "run")
 
     def __init__(self, run: Callable[..., Any], info: SubgraphInfo) -> None:
         self.record = weakref.ref(info)
-        self.is_recording = capture.is_on()
+        self.is_recording = info.is_recording = capture.is_on()
+        self.is_about_to_warn = False
         self.run = self._recording(run) if self.is_recording else run
 
     def __call__(self, *args: Any) -> Any:
@@ -177,7 +179,8 @@ class CompiledGraph:
         except Exception:
             info = self.record()
             if info is not None and not self.is_recording:
-                info._inputs = capture.at_failure(args, writes=info.writes_inputs)
+                kept = [region._inputs for region in info.regions]
+                info._inputs = capture.at_failure(args, writes=info.writes_inputs, kept=kept)
             raise
 
     def _recording(self, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,11 +196,13 @@ class CompiledGraph:
 
     def warn_in_next_call(self) -> None:
         """Say, if the graph is called while inputs are to be recorded, that it was compiled too early for that."""
-        run = self.run
+        if self.is_recording or self.is_about_to_warn:
+            return
+        run, self.is_about_to_warn = self.run, True
 
         def warning(*args: Any) -> Any:
             if self.run is warning:
-                self.run = run
+                self.run, self.is_about_to_warn = run, False
             info = self.record()
             if capture.is_on() and info is not None:
                 warnings.warn(
@@ -209,8 +214,7 @@ class CompiledGraph:
                 )
             return run(*args)
 
-        if not self.is_recording and getattr(run, "__name__", "") != "warning":
-            self.run = warning
+        self.run = warning
 
 
 class Hook:

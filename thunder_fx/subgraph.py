@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     from thunder.core.trace import TraceCtx
 
 _graph_ids = itertools.count()
+_newest_graph_id = -1
+
+
+def _new_graph_id() -> int:
+    global _newest_graph_id
+    _newest_graph_id = next(_graph_ids)
+    return _newest_graph_id
+
+
+def next_graph_id() -> int:
+    """A number that every graph captured from now on reaches, and none before it did."""
+    return _newest_graph_id + 1
 
 
 class CompilerType(enum.Enum):
@@ -108,14 +120,13 @@ class State:
     Attributes:
         is_grad_enabled: whether autograd records.
         autocasts: the open autocasts, outermost first, each a device type and a dtype.
-        default_dtype, default_device: of new tensors.
+        default_dtype: of new tensors. (Their device Dynamo writes into the graph.)
         seed: the last one given to torch.manual_seed(), or the one that the process began with.
     """
 
     is_grad_enabled: bool = True
     autocasts: tuple[tuple[str, torch.dtype], ...] = ()
     default_dtype: torch.dtype = torch.float32
-    default_device: str = "cpu"
     seed: int = 0
 
 
@@ -222,6 +233,7 @@ class SubgraphInfo:
         state: what was set in torch when the graph was captured.
         inductor_options: what Inductor was told for its regions.
         writes_inputs: whether it writes into an input.
+        is_recording: whether it keeps copies of what it is given (config.capture_inputs).
     """
 
     original_graph_module: torch.fx.GraphModule | None
@@ -231,7 +243,7 @@ class SubgraphInfo:
     thunder_compiled_fns_example_inputs: list[list[ExampleInput]] = field(default_factory=list)
     submodule_to_compiled_functions: dict[torch.fx.GraphModule, CompiledFunction] = field(default_factory=dict)
     split_reasons: list[SplitReason] = field(default_factory=list)
-    graph_id: int = field(default_factory=lambda: next(_graph_ids))
+    graph_id: int = field(default_factory=_new_graph_id)
     compile_id: str | None = None
     source: Source | None = None
     graph_break_reason: str | None = None
@@ -243,6 +255,7 @@ class SubgraphInfo:
     state: State = field(default_factory=State, repr=False)
     inductor_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     writes_inputs: bool = field(default=False, repr=False)
+    is_recording: bool = field(default=False, repr=False)
     _inputs: RecordedInputs | None = field(default=None, repr=False)
     # The functions that Dynamo inlined into the graph: a compiled one among them has no graph of its own.
     inlined: frozenset[Source] = field(default_factory=frozenset, repr=False)

@@ -1,9 +1,11 @@
 """save_reproducer(): the folder, its manifest and index, and what bad input gets."""
 
+import concurrent.futures
 import gc
 import json
 import os
 import pathlib
+import warnings
 import weakref
 
 import pytest
@@ -45,7 +47,7 @@ def test_files_and_manifest(tmp_path):
     assert [reason["node"] for reason in graph["split_reasons"]] == ["sinc"]
     assert [entry["compiler"] for entry in manifest["files"]] == ["recorded", "thunder", "inductor", "thunder"]
     index = (bundle.folder / "index.md").read_text()
-    assert all(f"| {script} |" in index for script in scripts)
+    assert all(f"| [{script}]({script}) |" in index and f"`python {script}`" in index for script in scripts)
     assert "`sinc`" in index
 
 
@@ -73,7 +75,8 @@ def test_a_folder_with_anothers_bundle_keeps_it(tmp_path):
     a, b, c = called(lambda x: x.sin()), called(lambda x: x.cos() + 1), called(Block(3))
     first = save_reproducer(a, tmp_path)
     before = files_in(tmp_path)
-    second, third = save_reproducer(b, tmp_path), save_reproducer(c, tmp_path)
+    with pytest.warns(ThunderFXWarning, match="has another bundle, which stays: this one is in"):
+        second, third = save_reproducer(b, tmp_path), save_reproducer(c, tmp_path)
     assert {name: text for name, text in files_in(tmp_path).items() if name in before} == before
     assert [bundle.folder.parent for bundle in (second, third)] == [tmp_path, tmp_path]
     assert len({first.folder, second.folder, third.folder}) == 3
@@ -81,7 +84,8 @@ def test_a_folder_with_anothers_bundle_keeps_it(tmp_path):
     again = save_reproducer(a, tmp_path)
     assert again.folder == tmp_path
     assert "graph1_repro.py" in files_in(tmp_path)
-    assert save_reproducer(b, tmp_path).folder == second.folder
+    with pytest.warns(ThunderFXWarning, match="this one is in"):
+        assert save_reproducer(b, tmp_path).folder == second.folder
     assert files_in(second.folder).keys() == {
         "graph0_repro.py",
         "graph0_thunder_0_repro.py",
@@ -98,7 +102,8 @@ def test_a_files_of_somebody_elses_are_kept(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "index.md").write_text("mine")
-    assert save_reproducer(compiled, other).folder == other / "sine"
+    with pytest.warns(ThunderFXWarning, match="this one is in"):
+        assert save_reproducer(compiled, other).folder == other / "sine"
     assert (other / "index.md").read_text() == (tmp_path / "notes.txt").read_text() == "mine"
 
 
@@ -147,6 +152,49 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
             save_reproducer(compiled, tmp_path / folder)
     assert files_in(tmp_path / "full") == before
     assert not (tmp_path / "new").exists()
+
+
+def test_a_save_that_fails_half_way_leaves_the_earlier_bundle(tmp_path, monkeypatch):
+    """Whatever fails while files change places."""
+    compiled = called()
+    save_reproducer(compiled, tmp_path)
+    compiled(torch.rand(2, 2))
+    before, real, count = files_in(tmp_path), os.replace, iter(range(100))
+
+    def fails(source, target):
+        if next(count) == 6:
+            raise OSError(5, "Input/output error", str(target))
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        save_reproducer(compiled, tmp_path)
+    monkeypatch.undo()
+    assert files_in(tmp_path) == before
+    assert len(save_reproducer(compiled, tmp_path).scripts) == 4
+
+
+def test_a_file_where_a_folder_has_to_be_is_kept(tmp_path):
+    """Somebody's file of the name `inputs`: the bundle goes beside."""
+    with thunder_fx.config.patch(capture_inputs="values"):
+        compiled = called()
+    save_reproducer(compiled, tmp_path)
+    (tmp_path / "inputs").write_text("mine")
+    before = files_in(tmp_path)
+    with pytest.warns(ThunderFXWarning, match="this one is in"):
+        bundle = save_reproducer(compiled, tmp_path, inputs="real")
+    assert bundle.folder == tmp_path / "sine"
+    assert {name: text for name, text in files_in(tmp_path).items() if name in before} == before
+
+
+def test_threads_that_save_into_one_folder_get_one_each(tmp_path):
+    """None is written over another."""
+    callables = [called(lambda x: x.sin()), called(lambda x: x.cos()), called(lambda x: x.tan())]
+    with warnings.catch_warnings(), concurrent.futures.ThreadPoolExecutor(3) as pool:
+        warnings.simplefilter("ignore")
+        found = list(pool.map(lambda fn: save_reproducer(fn, tmp_path).folder, callables))
+    assert len(set(found)) == 3
+    assert all((folder / "manifest.json").exists() for folder in found)
 
 
 def test_made_up_inputs_have_no_value_of_the_users(tmp_path):
@@ -203,7 +251,8 @@ def test_a_failed_call_is_recorded_by_itself_and_says_what_it_may_have_changed(t
     compiled = thunderfx(fn)
     with pytest.raises((IndexError, RuntimeError)):
         compiled(torch.zeros(3), torch.tensor([7]))
-    bundle = save_reproducer(compiled, tmp_path, inputs="real")
+    with pytest.warns(ThunderFXWarning, match="maybe after it had written into some of them"):
+        bundle = save_reproducer(compiled, tmp_path, inputs="real")
     notes = [note for entry in bundle.manifest["files"] for note in entry.get("notes", [])]
     assert "recorded when it failed, maybe after it had written into some of them" in notes
     assert any(torch.equal(loaded(s)["make_inputs"]()[1], torch.tensor([7])) for s in bundle.scripts)
@@ -214,7 +263,8 @@ def test_inputs_that_are_too_large_are_not_kept_and_it_says_so(tmp_path):
     """By the setting that limits them."""
     with thunder_fx.config.patch(capture_inputs="values", capture_limit=1):
         compiled = called(sine, torch.rand(1 << 19))
-    bundle = save_reproducer(compiled, tmp_path, inputs="real")
+    with pytest.warns(ThunderFXWarning, match="the inputs take 2 MiB"):
+        bundle = save_reproducer(compiled, tmp_path, inputs="real")
     assert "inputs" not in {entry["kind"] for entry in bundle.manifest["files"]}
     (note, *_) = bundle.manifest["files"][0]["notes"]
     assert note.startswith("the inputs take 2 MiB, more than the 1 that are recorded")

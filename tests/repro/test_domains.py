@@ -42,7 +42,7 @@ def domain_of_last(fn, *inputs):
         (lambda x, i: F.embedding(i, x), 5),
         (lambda x, i: torch.embedding(x, i), 5),
         (lambda x, i: F.embedding(i + 2, x), 3),
-        (lambda x, i: F.embedding(i * 2, x), 2),
+        (lambda x, i: F.embedding(i * 2, x), 3),
         (lambda x, i: F.embedding(torch.cat([i, i]).view(2, 2).unsqueeze(0), x), 5),
         (lambda x, i: F.cross_entropy(x[:2], i), 7),
         (lambda x, i: F.nll_loss(x[:2], i), 7),
@@ -77,7 +77,27 @@ def test_floats_are_in_the_domain_of_what_reads_them(fn, kind):
 
 def test_what_divides_is_not_zero():
     """An integer division by zero raises."""
-    assert domain_of_last(lambda x, y: x // y, torch.tensor([[4, 3]]), torch.tensor([2, 1])).kind == "divisor"
+    assert domain_of_last(lambda x, y: x // y, torch.tensor([[4, 3]]), torch.tensor([2, 1])) == domains.Domain(
+        "index", 3, 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("fn", "low", "below"),
+    [
+        (lambda x, i: F.embedding(i - 1, x), 1, 6),
+        (lambda x, i: F.embedding(i + 2, x), 0, 3),
+        (lambda x, i: F.embedding(3 - i, x), 0, 4),
+        (lambda x, i: F.embedding(7 - i, x), 3, 8),
+        (lambda x, i: F.embedding((i - 2) * 2, x), 2, 5),
+    ],
+)
+def test_arithmetic_moves_both_bounds(fn, low, below):
+    """What is read at the end is from 0 to 4, whichever number is drawn."""
+    domain = domain_of_last(fn, FLOATS, torch.tensor([low, low]))
+    assert (domain.low, domain.below) == (low, below)
+    for value in range(low, below):
+        fn(FLOATS, torch.tensor([value, value]))
 
 
 def test_a_matrix_of_weights_is_small():

@@ -7,6 +7,9 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+from thunder.core.transform_common import Transform
+from torch import tensor
+from torch.fx import Graph
 from torch.utils.checkpoint import checkpoint
 
 import thunder_fx
@@ -174,6 +177,30 @@ def test_a_region_begins_in_the_state_that_the_one_before_left(tmp_path):
 
     compiled = thunderfx(fn)
     compiled(leaf(3))
+    bundle = save_reproducer(compiled, tmp_path)
+    assert_agree(bundle)
+    of_sinc = next(script for script in bundle.scripts if "inductor" in script.name)
+    assert loaded(of_sinc)["reproducer"].grad_enabled is False
+    assert loaded(bundle.scripts[0])["reproducer"].grad_enabled is True
+
+
+class NamesOfAScript(Transform):
+    """Reads names that the script has too, for other things."""
+
+    def transform_traces_pre_prologue(self, prologue_trace, computation_trace, epilogue_trace, **kwargs):
+        text = """two lines
+of a string"""
+        assert (tensor(1).item(), filled, len(text.splitlines()[1]), Graph.__module__) == (1, 5, 11, "torch.fx.graph")
+        return prologue_trace, computation_trace, epilogue_trace
+
+
+filled = 5
+
+
+def test_names_of_an_option_and_of_the_script_do_not_meet(tmp_path):
+    """What an option needs stands in a function of its own; its strings stay what they are."""
+    compiled = thunderfx(sine, transforms=[NamesOfAScript()])
+    compiled(leaf(3))
     assert_agree(save_reproducer(compiled, tmp_path))
 
 
@@ -248,5 +275,7 @@ def test_an_option_without_code_stops_the_script_with_what_to_supply(tmp_path):
         bundle = save_reproducer(compiled, tmp_path)
     done = run(bundle.scripts[0], cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.strip().splitlines()[-1].startswith("the option my_option= of thunder.jit is")
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("the option my_option= of thunder.jit is")
+    assert last.endswith("put values for `to be supplied`, and delete this line")
     assert run(bundle.scripts[0], "--compiler", "inductor", cwd=tmp_path).returncode == 0

@@ -1,7 +1,11 @@
 """Objects as code: what comes back is what went in, or the writer says why not."""
 
+import collections
 import enum
 import functools
+import os
+import re
+import shlex
 import subprocess
 import sys
 
@@ -27,6 +31,17 @@ class Stateful(Transform):
     def __init__(self, factor, names=()):
         self.factor = factor
         self.names = names
+
+
+class Doubling(Transform):
+    """Its attribute has its argument's name, and another value."""
+
+    def __init__(self, factor):
+        self.factor = factor * 2
+
+
+class Number(int):
+    """More than its attributes."""
 
 
 class Accumulating(Transform):
@@ -80,8 +95,10 @@ def evaluated(value):
         subprocess,
         ConstantFolding,
         thunder.pytorch_executor,
+        re.IGNORECASE | re.DOTALL,
+        [os.path.join, shlex.join],
     ],
-    ids=lambda value: getattr(value, "__name__", None) or str(value),
+    ids=lambda value: getattr(value, "__name__", None) or str(value).partition(" at 0x")[0],
 )
 def test_plain_values_and_what_can_be_imported(value):
     """Literals, and names of installed packages."""
@@ -97,6 +114,8 @@ def test_nan_and_partials():
 
 def test_what_is_not_installed_is_embedded():
     """The source of a class, of the functions that it calls, and the values that it reads."""
+    made, text = evaluated(Doubling(2))
+    assert vars(made) == {"factor": 4}
     made, text = evaluated(Stateful(2, names=("a",)))
     assert (type(made).__name__, vars(made)) == ("Stateful", {"factor": 2, "names": ("a",)})
     assert "tests" not in text
@@ -127,6 +146,10 @@ def test_what_has_no_code_says_so():
         (Stateful(lambda x: x), "whose attribute factor is"),
         (queue, "which has no state that could be written"),
         (cyclic, "an object that contains itself"),
+        (torch.ones(2), "an object of torch.Tensor, which has no state"),
+        (torch.nn.Parameter(torch.ones(2)), "which has no state that could be written"),
+        (Number(3), "Number, which has no state that could be written"),
+        (collections.defaultdict(list), "an object of collections.defaultdict, which has no state"),
         (thunder.extend.OperatorExecutor("mine"), "the executor 'mine', which no importable module keeps"),
     ):
         with pytest.raises(Inexpressible, match=why):

@@ -6,8 +6,7 @@ What is made of them is repro's. The setting is thunder_fx.config.capture_inputs
 from __future__ import annotations
 
 import copy
-import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +15,6 @@ from thunder_fx import _torch
 from thunder_fx._config import config
 from thunder_fx.subgraph import RecordedInputs, describe
 
-logger = logging.getLogger("thunder_fx")
-
 
 def is_on() -> bool:
     return bool(config.capture_inputs == "values")
@@ -25,24 +22,27 @@ def is_on() -> bool:
 
 def before_call(args: Sequence[Any]) -> RecordedInputs:
     """Copies of what a call is given, taken before it runs."""
-    return _recorded(args, "")
+    return _recorded(args, "", 0)
 
 
-def at_failure(args: Sequence[Any], *, writes: bool) -> RecordedInputs | None:
-    """Copies of what a failed call was given. A failure to copy must not hide the one that is being reported."""
+def at_failure(args: Sequence[Any], *, writes: bool, kept: Iterable[RecordedInputs | None] = ()) -> RecordedInputs:
+    """Copies of what a failed call was given; `kept` are those that its regions have made, which count to the limit."""
     note = "recorded when it failed, maybe after it had written into some of them" if writes else ""
+    values = [value for recorded in kept if recorded is not None for value in recorded.values or ()]
+    return _recorded(args, note, _size(values))
+
+
+def _recorded(args: Sequence[Any], note: str, used: int) -> RecordedInputs:
+    """A failure to copy must neither end a call nor hide the failure that is being reported."""
     try:
-        return _recorded(args, note)
+        return _copied(args, note, used)
     except Exception as error:
-        logger.warning("the inputs of a failed call could not be recorded: %s", describe(error))
-        return None
+        return RecordedInputs(None, f"the inputs could not be recorded, and are made up: {describe(error)}")
 
 
-def _recorded(args: Sequence[Any], note: str) -> RecordedInputs:
-    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-    storages = {_torch.storage_of(tensor): _size(tensor) for tensor in tensors}
-    size, limit = sum(storages.values()), int(config.capture_limit)
-    if size > limit << 20:
+def _copied(args: Sequence[Any], note: str, used: int) -> RecordedInputs:
+    size, limit = _size(args), int(config.capture_limit)
+    if size + used > limit << 20:
         return RecordedInputs(
             None,
             f"the inputs take {size / 2**20:.0f} MiB, more than the {limit} that are recorded: they are made up; raise "
@@ -54,8 +54,14 @@ def _recorded(args: Sequence[Any], note: str) -> RecordedInputs:
     return RecordedInputs(values, note)
 
 
-def _size(tensor: torch.Tensor) -> int:
-    try:
-        return tensor.untyped_storage().nbytes()
-    except (NotImplementedError, RuntimeError):  # sparse, and the like
-        return tensor.numel() * tensor.element_size()
+def _size(values: Iterable[Any]) -> int:
+    """The bytes of the memory that values lie in, each piece once."""
+    sizes: dict[Any, int] = {}
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            storage = _torch.storage_of(value)
+            if storage is None:  # sparse, and the like
+                sizes[id(value)] = value.numel() * value.element_size()
+            else:
+                sizes[storage, "storage"] = value.untyped_storage().nbytes()
+    return sum(sizes.values())

@@ -48,7 +48,6 @@ def state() -> State:
         now.is_grad_enabled,
         tuple((device, dtype) for device, dtype, *_ in now.autocasts),
         torch.get_default_dtype(),
-        str(torch.get_default_device()),
         torch.initial_seed(),
     )
 

@@ -58,7 +58,6 @@ class CompiledRegion(torch.nn.Module):
         self.run = run
         # Not the Module itself: its call looks for hooks, and torch.fx's prints to stderr when a region raises.
         self._run = run.forward if isinstance(run, torch.nn.Module) else run
-        self._writes = any(writes.all_written_storages(node) for node in structure.calls(graph_module))
         self._wanted = _results_in_eager(graph_module)
         self._call = self._first_call
         # A weak reference is no business of Module.__setattr__, and a copy of the graph must not share the record.
@@ -75,7 +74,8 @@ class CompiledRegion(torch.nn.Module):
             raise
 
     def _keep_inputs_of_failure(self, region: Region, args: tuple[Any, ...]) -> None:
-        region._inputs = capture.at_failure(args, writes=self._writes)
+        nodes = [node for node in self.graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+        region._inputs = capture.at_failure(args, writes=any(map(writes.all_written_storages, nodes)))
 
     def _first_call(self, *args: Any) -> Any:
         """Whatever result a compiler makes otherwise than eager, it makes so again in each call."""

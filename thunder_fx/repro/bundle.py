@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import platform
 import re
 import shutil
 import tempfile
+import threading
 import uuid
 import warnings
 import weakref
@@ -25,7 +27,6 @@ import torch
 
 from thunder_fx.compiler import ThunderCompiler
 from thunder_fx.errors import NotCompiledError, OptionValueError, ReproducerError, ThunderFXWarning
-from thunder_fx.graph import capture
 from thunder_fx.inspection import why_no_graph
 from thunder_fx.options import THUNDER_DEFAULTS, describe_callable
 from thunder_fx.registry import resolve
@@ -37,6 +38,7 @@ SCHEMA_VERSION = 1
 INPUTS = ("synthetic", "real")
 
 # A bundle is saved over an earlier one of the same compiler, and never over another's.
+_saving = threading.RLock()
 _token_of: weakref.WeakKeyDictionary[ThunderCompiler, str] = weakref.WeakKeyDictionary()
 
 
@@ -78,7 +80,7 @@ class ReproducerBundle:
             if on_result is not None:
                 on_result(name, result.outcome)
         for name, text in _index_files(self.manifest).items():
-            _write_whole(self.folder / name, text)
+            write_whole(self.folder / name, text)
         return dict(sorted(outcomes.items()))
 
 
@@ -116,6 +118,12 @@ def save_reproducer(
         NotCompiledError: (a TypeError) no ThunderCompiler is known for `fn`, or it has no graph; the text says why.
         OptionValueError: (a ValueError) `inputs` is neither of its values, or "real" and none were recorded.
         OSError: the folder is a file, or cannot be made or written. Then nothing is left half-written.
+
+    Warns (ThunderFXWarning) where the bundle went into a folder of its own, where a script needs something from you
+    before it runs, and where recorded inputs are not all there.
+
+    In "synthetic" bundles the values that remain are those of the program: numbers among the inputs, constants of the
+    graph, options with their state, and the texts of errors.
     """
     compiler = resolve(fn)
     if not compiler.subgraph_infos:
@@ -128,34 +136,41 @@ def save_reproducer(
 
 
 def save(
-    compiler: ThunderCompiler, name: str, folder: str | os.PathLike[str], *, inputs: str, kinds: Sequence[str]
+    compiler: ThunderCompiler, name: str | None, folder: str | os.PathLike[str], *, inputs: str, kinds: Sequence[str]
 ) -> ReproducerBundle:
-    """save_reproducer() for a ThunderCompiler."""
+    """save_reproducer() for a ThunderCompiler; without a name the bundle is called as the first captured function."""
     infos = [info for info in compiler.subgraph_infos if info.original_graph_module is not None]
     if not infos:
-        raise NotCompiledError(f"{name} has no graph yet: call the compiled function first")
+        raise NotCompiledError(f"{name or 'this ThunderCompiler'} has no graph yet: call the compiled function first")
+    name = name or next((info.source.function for info in infos if info.source is not None), "callable")
     _check_inputs(inputs, infos)
     root = pathlib.Path(os.path.abspath(os.fspath(folder)))
     scripts = [each for kind in kinds for each in _scripts(compiler, infos, real=inputs == "real", kind=kind)]
-    token = _token_of.setdefault(compiler, uuid.uuid4().hex)
-    manifest = _manifest(compiler, infos, scripts, name, token, inputs)
-    target = _place(root, name, token, [entry["path"] for entry in manifest["files"]])
-    with _written_whole(target) as draft:
-        for each in scripts:
-            (draft / _file_of(each)).write_text(each.text, encoding="utf-8")
-            for file, tensor in each.tensors.items():
-                _save_tensor(draft / file, tensor)
-        for file, text in _index_files(manifest).items():
-            (draft / file).write_text(text, encoding="utf-8")
-    _warn_of_problems(scripts, target)
+    with _saving:
+        token = _token_of.setdefault(compiler, uuid.uuid4().hex)
+        manifest = _manifest(compiler, infos, scripts, name, token, inputs)
+        target = _place(root, name, token, [entry["path"] for entry in manifest["files"]])
+        with _written_whole(target) as draft:
+            _write_files(draft, scripts, manifest)
+    _warn_of_what_to_know(scripts, root, target, is_real=inputs == "real")
     return ReproducerBundle(target, [target / _file_of(each) for each in scripts], manifest)
+
+
+def _write_files(draft: pathlib.Path, scripts: Sequence[script.Script], manifest: Mapping[str, Any]) -> None:
+    for each in scripts:
+        (draft / _file_of(each)).write_text(each.text, encoding="utf-8")
+        for file, tensor in each.tensors.items():
+            save_tensor(draft / file, tensor)
+    for file, text in _index_files(manifest).items():
+        (draft / file).write_text(text, encoding="utf-8")
 
 
 def _scripts(
     compiler: ThunderCompiler, infos: Sequence[SubgraphInfo], *, real: bool, kind: str
 ) -> Iterator[script.Script]:
     options = {**THUNDER_DEFAULTS, **compiler.thunder_options}
-    request = script.Request(options, real_inputs=real, benchmark=kind == "benchmark")
+    told = compiler.torch_compile_options
+    request = script.Request(options, told, real_inputs=real, benchmark=kind == "benchmark")
     for index, info in enumerate(infos):
         yield script.of_graph(info, index, request)
         if info.original_split_graph_module is not None:
@@ -176,10 +191,9 @@ def _check_inputs(inputs: str, infos: Sequence[SubgraphInfo]) -> None:
     recorded = [info._inputs for info in infos if info._inputs is not None]
     recorded += [region._inputs for info in infos for region in info.regions if region._inputs is not None]
     if not recorded:
+        is_recording = any(info.is_recording for info in infos)
         found = (
-            "set while they were compiled, and they have not run"
-            if capture.is_on()
-            else "not set when they were compiled"
+            "set when they were compiled, and they have not run" if is_recording else "not set when they were compiled"
         )
         raise OptionValueError(
             f"save_reproducer: inputs='real', and no inputs were recorded: config.capture_inputs was {found}. "
@@ -188,14 +202,20 @@ def _check_inputs(inputs: str, infos: Sequence[SubgraphInfo]) -> None:
         )
 
 
-def _warn_of_problems(scripts: Sequence[script.Script], target: pathlib.Path) -> None:
+def _warn_of_what_to_know(
+    scripts: Sequence[script.Script], root: pathlib.Path, target: pathlib.Path, *, is_real: bool
+) -> None:
     problems = dict.fromkeys(problem for each in scripts for problem in each.problems)
+    notes = dict.fromkeys(note for each in scripts for note in each.notes if is_real)
+    told = []
+    if target != root:
+        told.append(f"{root} has another bundle, which stays: this one is in {target}")
     if problems:
-        warnings.warn(
-            f"some scripts in {target} need something from you before they run: {'; '.join(problems)}",
-            ThunderFXWarning,
-            stacklevel=4,
-        )
+        told.append(f"some scripts in {target} need something from you before they run: {'; '.join(problems)}")
+    if notes:
+        told.append(f"not all inputs in {target} are as they were: {'; '.join(notes)}")
+    for text in told:
+        warnings.warn(text, ThunderFXWarning, stacklevel=4)
 
 
 # The manifest and the index
@@ -225,8 +245,8 @@ def _manifest(
             "thunder": _shown(compiler.thunder_options),
             "torch_compile": _shown(compiler.torch_compile_options),
         },
-        "versions": _versions(),
-        "hardware": _hardware(),
+        "versions": versions(),
+        "hardware": hardware(),
         "graphs": [_graph_entry(index, info) for index, info in enumerate(infos)],
         "files": files,
     }
@@ -243,6 +263,7 @@ def _file_entry(each: script.Script) -> dict[str, Any]:
         "path": _file_of(each),
         "kind": each.kind,
         "why": each.title,
+        "run": f"python -m pytest {_file_of(each)}" if each.kind == "benchmark" else f"python {_file_of(each)}",
         "compiler": each.compiler,
         "region": each.region,
         "error": each.error,
@@ -284,7 +305,7 @@ def _shown(options: Mapping[str, Any]) -> dict[str, str]:
     return shown
 
 
-def _versions() -> dict[str, str | None]:
+def versions() -> dict[str, str | None]:
     import importlib.metadata
 
     return {
@@ -297,7 +318,7 @@ def _versions() -> dict[str, str | None]:
     }
 
 
-def _hardware() -> dict[str, Any]:
+def hardware() -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "system": platform.platform(),
@@ -322,15 +343,29 @@ def _place(root: pathlib.Path, name: str, token: str, files: Sequence[str]) -> p
     """Where a bundle goes: the folder itself, or a folder in it if what is there is not this compiler's."""
     for parent in (root, *root.parents):
         if parent.exists() and not parent.is_dir():
-            raise ReproducerError(20, "the folder of a reproducer cannot be made: this is a file", str(parent))
-    names = [*files, "index.md", "manifest.json"]
+            why = f"the reproducer of {name} cannot be saved in {root}, since this is a file; give another folder"
+            raise ReproducerError(errno.ENOTDIR, why, str(parent))
+    names = {*files, "index.md", "manifest.json", *(file.partition("/")[0] for file in files)}
     base = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.")[:60] or "callable"
     candidates = [root, *(root / (base if n == 1 else f"{base}_{n}") for n in range(1, 10_000))]
     for candidate in candidates:
         found = _token_in(candidate)
-        if found == token or (found is None and not any((candidate / file).exists() for file in names)):
+        if found == token and not _conflicts(candidate, names):
             return candidate
-    raise ReproducerError(17, "ten thousand bundles are enough; give another folder", str(root))
+        if found is None and not any((candidate / file).exists() for file in names):
+            return candidate
+    why = f"the reproducer of {name} finds ten thousand others there; give another folder"
+    raise ReproducerError(errno.EEXIST, why, str(root))
+
+
+def _conflicts(folder: pathlib.Path, names: set[str]) -> bool:
+    """Whether somebody else's file has a name in an earlier bundle's folder that the new one needs."""
+    earlier = json.loads((folder / "manifest.json").read_text())
+    own = {"index.md", "manifest.json", *(entry["path"] for entry in earlier["files"])}
+    folders = {name.partition("/")[0] for name in names if "/" in name}
+    if any((folder / name).exists() and not (folder / name).is_dir() for name in folders):
+        return True
+    return any((folder / name).exists() for name in names - own - folders)
 
 
 def _token_in(folder: pathlib.Path) -> str | None:
@@ -345,50 +380,59 @@ def _token_in(folder: pathlib.Path) -> str | None:
 
 @contextlib.contextmanager
 def _written_whole(target: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A draft beside which `target` stays as it was, until the draft is complete; then its files are moved there."""
-    made = _make_folder(target)
-    draft = None
+    """A draft beside which `target` stays as it was, until the draft is complete; then its files change places."""
+    missing = [path for path in (target, *target.parents) if not path.exists()]
+    aside = None
     try:
-        draft = pathlib.Path(tempfile.mkdtemp(prefix=".draft-", dir=target))
+        target.mkdir(parents=True, exist_ok=True)
+        aside = pathlib.Path(tempfile.mkdtemp(prefix=".draft-", dir=target))
+        draft, earlier = aside / "draft", aside / "earlier"
+        draft.mkdir()
+        earlier.mkdir()
         yield draft
-        _remove_earlier(target)
-        files = [path for path in sorted(draft.rglob("*")) if path.is_file()]
-        # The manifest last: with it the bundle is there.
-        for path in sorted(files, key=lambda path: path.name == "manifest.json"):
-            place = target / path.relative_to(draft)
-            place.parent.mkdir(exist_ok=True)
-            os.replace(path, place)
+        # What else is in the folder is none of ours.
+        own = [name for name in _files_of_earlier(target) if (target / name).is_file()]
+        new = [str(path.relative_to(draft)) for path in sorted(draft.rglob("*")) if path.is_file()]
+        try:
+            _move(own, target, earlier)
+            _move(new, draft, target)
+        except BaseException:
+            for name in new:
+                if not (draft / name).exists():
+                    (target / name).unlink(missing_ok=True)
+            _move([name for name in own if (earlier / name).exists()], earlier, target)
+            raise
     except BaseException:
-        for folder in made:
+        for folder in missing[-1:]:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:
-        if draft is not None:
-            shutil.rmtree(draft, ignore_errors=True)
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
-def _make_folder(target: pathlib.Path) -> list[pathlib.Path]:
-    """Make a folder and those above it; gives the outermost that was not there."""
-    missing = [path for path in (target, *target.parents) if not path.exists()]
-    target.mkdir(parents=True, exist_ok=True)
-    return missing[-1:]
+def _move(names: Sequence[str], source: pathlib.Path, target: pathlib.Path) -> None:
+    """The manifest last: with it a bundle is there."""
+    for name in sorted(names, key=lambda name: name == "manifest.json"):
+        (target / name).parent.mkdir(exist_ok=True)
+        os.replace(source / name, target / name)
 
 
-def _remove_earlier(target: pathlib.Path) -> None:
-    """Take away the files of this compiler's earlier bundle; what else is in the folder is none of ours."""
-    with contextlib.suppress(FileNotFoundError):
+def _files_of_earlier(target: pathlib.Path) -> list[str]:
+    try:
         earlier = json.loads((target / "manifest.json").read_text())
-        for name in ("manifest.json", "index.md", *(entry["path"] for entry in earlier["files"])):
-            (target / name).unlink(missing_ok=True)
+    except FileNotFoundError:
+        return []
+    return ["manifest.json", "index.md", *(entry["path"] for entry in earlier["files"])]
 
 
-def _save_tensor(path: pathlib.Path, tensor: torch.Tensor) -> None:
+def save_tensor(path: pathlib.Path, tensor: torch.Tensor) -> None:
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         torch.save(tensor.clone(), path)
 
 
-def _write_whole(path: pathlib.Path, text: str) -> None:
+def write_whole(path: pathlib.Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.draft")
     try:
         draft.write_text(text, encoding="utf-8")

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +21,11 @@ from thunder_fx.graph import higher_order, structure
 
 @dataclass(frozen=True)
 class Domain:
-    """Values by the kinds that runner.filled() makes; an "index" is at least 0 and less than `below`."""
+    """Values by the kinds that runner.filled() makes; an "index" is at least `low` and less than `below`."""
 
     kind: str
     below: int = 2
+    low: int = 0
 
 
 def of_inputs(graph_module: GraphModule) -> dict[Node, Domain]:
@@ -40,18 +40,25 @@ def of_inputs(graph_module: GraphModule) -> dict[Node, Domain]:
     }
 
 
-def _narrowest(node: Node, domains: list[Domain]) -> Domain:
+def _narrowest(node: Node, found: list[Domain]) -> Domain:
     tensor = structure.value_of(node)
-    if not tensor.is_floating_point() and not tensor.is_complex():
-        indices = [domain for domain in domains if domain.kind == "index"]
-        if indices:
-            return min(indices, key=lambda domain: domain.below)
-        return next((domain for domain in domains if domain.kind == "divisor"), Domain("index"))
-    for kind in ("probability", "positive"):
-        if any(domain.kind == kind for domain in domains):
-            return Domain(kind)
-    # Many products of numbers of deviation 1 would overflow: a model's weights are small.
-    return Domain("weight" if tensor.requires_grad and tensor.ndim >= 2 and tensor.is_leaf else "normal")
+    if tensor.is_floating_point() or tensor.is_complex():
+        # Many products of numbers of deviation 1 would overflow: a model's weights are small.
+        is_weight = tensor.requires_grad and tensor.ndim >= 2 and tensor.is_leaf
+        return common(
+            [domain for domain in found if domain.kind != "index"] or [Domain("weight" if is_weight else "normal")]
+        )
+    return common([domain for domain in found if domain.kind == "index"] or [Domain("index")])
+
+
+def common(found: Sequence[Domain]) -> Domain:
+    """What is in each of several domains; where they exclude one another, in the first."""
+    for kind in ("index", "probability", "positive", "normal"):
+        alike = [domain for domain in found if domain.kind == kind]
+        if alike:
+            low, below = max(domain.low for domain in alike), min(domain.below for domain in alike)
+            return Domain(kind, max(below, low + 1), low)
+    return found[0]
 
 
 def _restrict(graph_module: GraphModule, found: dict[Node, list[Domain]]) -> None:
@@ -84,52 +91,94 @@ def _is_graph(node: Node) -> bool:
     return node.op == "get_attr" and isinstance(_torch.attribute(node), GraphModule)
 
 
-def _restrictions(node: Node) -> Iterator[tuple[Any, Domain]]:
+def _restrictions(node: Node) -> Iterable[tuple[Any, Domain]]:
     """The operands that a call restricts."""
-    function, name = structure.function_of(node), structure.name_of(node).rstrip("_")
-    if (
-        name == "setitem"
-        or (name == "getitem" and function is operator.getitem)
-        or (name in ("index_put", "_unsafe_index", "index") and len(node.args) > 1)
-    ):
-        yield from _subscripts(node.args[0], node.args[1])
-    elif name in ("embedding", "embedding_bag"):
-        # torch.embedding and torch.nn.functional.embedding take the two in different orders.
-        tensors = [operand for operand in node.all_input_nodes if _rank(operand)]
-        tables = [t for t in tensors if structure.value_of(t).is_floating_point()]
-        yield from ((t, Domain("index", _size(tables[0], 0))) for t in tensors if tables and t not in tables)
-    elif name in _ALONG_A_DIMENSION:
-        dim = structure.argument(node, 1, "dim")
-        yield structure.argument(node, 2, "index"), Domain("index", _size(node.args[0], dim))
-    elif name == "take_along_dim":
-        dim = structure.argument(node, 2, "dim", None)
-        below = _size(node.args[0], dim) if isinstance(dim, int) else _elements(node.args[0])
-        yield structure.argument(node, 1, "indices"), Domain("index", below)
-    elif name in ("take", "put"):
-        yield structure.argument(node, 1, "index"), Domain("index", _elements(node.args[0]))
-    elif name in ("cross_entropy", "nll_loss", "cross_entropy_loss", "multi_margin_loss"):
-        scores = structure.argument(node, 0, "input")
-        yield structure.argument(node, 1, "target"), Domain("index", _size(scores, 0 if _rank(scores) == 1 else 1))
-    elif name == "one_hot":
-        classes = structure.argument(node, 1, "num_classes", -1)
-        below = classes if isinstance(classes, int) and classes > 0 else 2
-        yield structure.argument(node, 0, "tensor"), Domain("index", below)
-    elif name in ("floordiv", "floor_divide", "mod", "remainder", "fmod", "div", "ifloordiv", "imod"):
-        yield structure.argument(node, 1, "other"), Domain("divisor")
-    elif name in ("bernoulli", "multinomial", "binary_cross_entropy", "logit", "acos", "asin", "atanh"):
-        yield structure.argument(node, 0, "input"), Domain("probability")
-        if name == "binary_cross_entropy":
-            yield structure.argument(node, 1, "target"), Domain("probability")
-    elif name in ("log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "lgamma", "digamma", "poisson"):
-        yield structure.argument(node, 0, "input"), Domain("positive")
-    elif name == "batch_norm":
-        yield structure.argument(node, 2, "running_var"), Domain("positive")
+    if structure.function_of(node) is getattr:
+        return ()
+    rule = _RULES.get(structure.name_of(node).rstrip("_"))
+    return rule(node) if rule is not None else ()
 
 
-_ALONG_A_DIMENSION = frozenset(
-    {"gather", "index_add", "index_copy", "index_fill", "index_reduce", "index_select"}
-    | {"scatter", "scatter_add", "scatter_reduce"}
-)
+Restrictions = Iterable[tuple[Any, Domain]]
+
+
+def _subscript(node: Node) -> Restrictions:
+    return _subscripts(node.args[0], node.args[1]) if len(node.args) > 1 else ()
+
+
+def _embedding(node: Node) -> Restrictions:
+    # torch.embedding and torch.nn.functional.embedding take the two in different orders.
+    tensors = [operand for operand in node.all_input_nodes if _rank(operand)]
+    tables = [tensor for tensor in tensors if structure.value_of(tensor).is_floating_point()]
+    return [(tensor, Domain("index", _size(tables[0], 0))) for tensor in tensors if tables and tensor not in tables]
+
+
+def _along_a_dimension(node: Node) -> Restrictions:
+    dim = structure.argument(node, 1, "dim")
+    yield structure.argument(node, 2, "index"), Domain("index", _size(node.args[0], dim))
+
+
+def _take_along_dim(node: Node) -> Restrictions:
+    dim = structure.argument(node, 2, "dim", None)
+    below = _size(node.args[0], dim) if isinstance(dim, int) else _elements(node.args[0])
+    yield structure.argument(node, 1, "indices"), Domain("index", below)
+
+
+def _take(node: Node) -> Restrictions:
+    yield structure.argument(node, 1, "index"), Domain("index", _elements(node.args[0]))
+
+
+def _classes(node: Node) -> Restrictions:
+    scores = structure.argument(node, 0, "input")
+    yield structure.argument(node, 1, "target"), Domain("index", _size(scores, 0 if _rank(scores) == 1 else 1))
+
+
+def _one_hot(node: Node) -> Restrictions:
+    classes = structure.argument(node, 1, "num_classes", -1)
+    below = classes if isinstance(classes, int) and classes > 0 else 2
+    yield structure.argument(node, 0, "tensor"), Domain("index", below)
+
+
+def _division(node: Node) -> Restrictions:
+    # An integer division by zero raises.
+    yield structure.argument(node, 1, "other"), Domain("index", 3, 1)
+
+
+def _probability(node: Node) -> Restrictions:
+    yield structure.argument(node, 0, "input"), Domain("probability")
+
+
+def _probabilities(node: Node) -> Restrictions:
+    yield structure.argument(node, 0, "input"), Domain("probability")
+    yield structure.argument(node, 1, "target"), Domain("probability")
+
+
+def _positive(node: Node) -> Restrictions:
+    yield structure.argument(node, 0, "input"), Domain("positive")
+
+
+def _batch_norm(node: Node) -> Restrictions:
+    yield structure.argument(node, 2, "running_var"), Domain("positive")
+
+
+# By the name of what a call calls, a trailing underscore left out.
+_RULES: dict[str, Callable[[Node], Restrictions]] = {
+    **dict.fromkeys(("getitem", "setitem", "index", "index_put", "_unsafe_index"), _subscript),
+    **dict.fromkeys(("embedding", "embedding_bag"), _embedding),
+    **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce"), _along_a_dimension),
+    **dict.fromkeys(("index_add", "index_copy", "index_fill", "index_reduce", "index_select"), _along_a_dimension),
+    "take_along_dim": _take_along_dim,
+    **dict.fromkeys(("take", "put"), _take),
+    **dict.fromkeys(("cross_entropy", "cross_entropy_loss", "multi_margin_loss", "nll_loss"), _classes),
+    "one_hot": _one_hot,
+    **dict.fromkeys(("div", "floor_divide", "floordiv", "fmod", "mod", "remainder"), _division),
+    **dict.fromkeys(("idiv", "ifloordiv", "imod", "divide"), _division),
+    **dict.fromkeys(("acos", "asin", "atanh", "bernoulli", "logit", "multinomial"), _probability),
+    "binary_cross_entropy": _probabilities,
+    **dict.fromkeys(("digamma", "lgamma", "log", "log10", "log1p", "log2", "poisson", "reciprocal"), _positive),
+    **dict.fromkeys(("rsqrt", "sqrt"), _positive),
+    "batch_norm": _batch_norm,
+}
 
 
 def _subscripts(base: Any, index: Any) -> Iterator[tuple[Any, Domain]]:
@@ -177,24 +226,28 @@ def _passed_on(node: Node) -> Iterator[tuple[Node, Callable[[Domain], Domain]]]:
     elif name in _JOINING:
         yield from ((operand, _unchanged) for operand in node.all_input_nodes)
     elif name in ("add", "iadd", "mul", "imul", "sub", "isub"):
-        number = next((argument for argument in node.args if isinstance(argument, int)), None)
-        for operand in node.all_input_nodes:
-            yield operand, functools.partial(_before_arithmetic, name.removeprefix("i"), number)
+        before = functools.partial(_before_arithmetic, name.removeprefix("i"), node)
+        yield from ((operand, before) for operand in node.all_input_nodes)
 
 
 def _unchanged(domain: Domain) -> Domain:
     return domain
 
 
-def _before_arithmetic(name: str, number: int | None, after: Domain) -> Domain:
-    """What an index may be before a number, or another index, is added or multiplied to it."""
-    if after.kind != "index":
+def _before_arithmetic(name: str, node: Node, after: Domain) -> Domain:
+    """What an index may be before a number, or another index, is added to it, taken from it, or multiplied with it."""
+    number = next((argument for argument in node.args if isinstance(argument, int)), None)
+    if after.kind != "index" or after.below <= 1:
         return after
-    if number is None:
-        below = math.isqrt(after.below) if name == "mul" else after.below // 2
-    else:
-        below = after.below // max(abs(number), 1) if name == "mul" else after.below - abs(number)
-    return Domain("index", max(below, 1))
+    if number is None:  # two indices: the sum of two halves
+        return Domain("index", max(math.isqrt(after.below) if name == "mul" else after.below // 2, 1))
+    if name == "mul":
+        factor = max(abs(number), 1)
+        return Domain("index", max(-(-after.below // factor), 1), -(-after.low // factor))
+    if name == "sub" and isinstance(node.args[0], int):  # number - index
+        return Domain("index", number - after.low + 1, max(number - after.below + 1, 0))
+    shift = number if name == "sub" else -number
+    return Domain("index", max(after.below + shift, 1), max(after.low + shift, 0))
 
 
 def _size(node: Any, dim: Any) -> int:

@@ -5,6 +5,7 @@ What is made up comes from metadata alone: no value of the user's is in it. Whic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,7 +45,7 @@ def of_graph(graph_module: GraphModule, recorded: Sequence[Any] | None, writer: 
     found = Inputs()
     placeholders = list(graph_module.graph.find_nodes(op="placeholder"))
     values = list(recorded) if recorded is not None else [structure.value_of(node) for node in placeholders]
-    made_up = domains.of_inputs(graph_module) if recorded is None else {}
+    made_up = _by_memory(domains.of_inputs(graph_module)) if recorded is None else {}
     memory_of: dict[Any, str] = {}
     for position, (node, value) in enumerate(zip(placeholders, values, strict=True)):
         seen = structure.value_of(node)
@@ -59,6 +60,15 @@ def of_graph(graph_module: GraphModule, recorded: Sequence[Any] | None, writer: 
     return found
 
 
+def _by_memory(found: dict[Node, domains.Domain]) -> dict[Node, domains.Domain]:
+    """Inputs that share memory have values in common: those that all of them may have."""
+    sharing: dict[Any, list[Node]] = {}
+    for node in found:
+        storage = _torch.storage_of(structure.value_of(node))
+        sharing.setdefault(node if storage is None else storage, []).append(node)
+    return {node: domains.common([found[n] for n in nodes]) for nodes in sharing.values() for node in nodes}
+
+
 def _note(node: Node, seen: Any) -> str:
     name = str(node.target)
     sizes = tuple(seen.shape) if isinstance(seen, torch.Tensor) else (seen,)
@@ -70,12 +80,15 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def _scalar(node: Node, value: Any, writer: Writer, found: Inputs) -> str:
-    seen = _torch.hint(value)
     try:
-        return writer.expression(seen)
+        return writer.expression(_torch.hint(value))
     except Inexpressible as error:
-        found.problems.append(f"the input {node.target} is {error}")
-        return "None"
+        return _to_be_supplied(f"the input {node.target} is {error}: put it into make_inputs()", found)
+
+
+def _to_be_supplied(what: str, found: Inputs) -> str:
+    found.problems.append(what)
+    return f"supply({what!r})"
 
 
 def _tensor(
@@ -87,7 +100,7 @@ def _tensor(
     found: Inputs,
 ) -> str:
     if value.layout is not torch.strided or value.is_quantized or not _torch.is_plain_tensor(value):
-        return _other_tensor(node, value, domain, found)
+        return _other_tensor(node, value, found)
     storage = _torch.storage_of(value)
     if storage is None or storage not in memory_of:
         name = f"memory_{len(found.memory)}"
@@ -106,10 +119,12 @@ def _tensor(
 
 
 def _filled(value: torch.Tensor, domain: domains.Domain, seed: int) -> str:
-    elements = int(_torch.hint(value.untyped_storage().nbytes())) // value.element_size()
+    elements = math.ceil(int(_torch.hint(value.untyped_storage().nbytes())) / value.element_size())
     extras = [repr(str(value.device))] if value.device.type != "cpu" else []
     extras += [f"seed={seed}"] if seed else []
-    extras += [f"below={domain.below}"] if domain.kind == "index" and domain.below != 2 else []
+    if domain.kind == "index":
+        extras += [f"low={domain.low}"] if domain.low else []
+        extras += [f"below={domain.below}"] if domain.below != 2 else []
     return f"filled({', '.join([str(elements), str(value.dtype), repr(domain.kind), *extras])})"
 
 
@@ -118,8 +133,11 @@ def _loaded(value: torch.Tensor, found: Inputs) -> str:
     whole = value.detach()
     is_all = value.is_contiguous() and value.storage_offset() == 0
     if not is_all or value.numel() * value.element_size() != value.untyped_storage().nbytes() or value.is_conj():
-        count = value.untyped_storage().nbytes() // value.element_size()
-        whole = torch.empty(0, dtype=value.dtype, device=value.device).set_(value.untyped_storage(), 0, (count,), (1,))
+        size = value.untyped_storage().nbytes()
+        # As bytes, where another input's dtype made the memory of a length that this one's does not divide.
+        dtype = value.dtype if size % value.element_size() == 0 else torch.uint8
+        whole = torch.empty(0, dtype=dtype, device=value.device)
+        whole.set_(value.untyped_storage(), 0, (size // whole.element_size(),), (1,))
     return _file(whole, found)
 
 
@@ -131,7 +149,6 @@ def _file(value: torch.Tensor, found: Inputs) -> str:
     return f"loaded({', '.join([repr(file), *device])})"
 
 
-def _other_tensor(node: Node, value: torch.Tensor, domain: domains.Domain | None, found: Inputs) -> str:
+def _other_tensor(node: Node, value: torch.Tensor, found: Inputs) -> str:
     kind = f"a {value.layout} tensor" if _torch.is_plain_tensor(value) else f"a {type(value).__qualname__}"
-    found.problems.append(f"the input {node.target} is {kind}, which is not written: make one in make_inputs()")
-    return "None"
+    return _to_be_supplied(f"the input {node.target} is {kind}, which is not written: make one in make_inputs()", found)

@@ -53,7 +53,6 @@ class Reproducer:
     autocast: Sequence[tuple[str, torch.dtype]] = ()
     seed: int = 0
     default_dtype: torch.dtype = torch.float32
-    default_device: str = "cpu"
 
     # Compiling
 
@@ -86,8 +85,6 @@ class Reproducer:
         torch.set_default_dtype(self.default_dtype)
         try:
             with contextlib.ExitStack() as stack:
-                if self.default_device != "cpu":
-                    stack.enter_context(torch.device(self.default_device))
                 for device, autocast_dtype in self.autocast:
                     stack.enter_context(torch.autocast(device, dtype=autocast_dtype))
                 torch.set_grad_enabled(self.grad_enabled)
@@ -123,9 +120,13 @@ class Reproducer:
                 found.append(f"{len(a)} {kind}, where eager has {len(b)}")
                 continue
             for index, (got, wanted) in enumerate(zip(a, b, strict=True)):
-                why = _difference(got, wanted, values=values)
-                if why is not None and values and self._is_as_precise(kind, index, got, wanted, inputs, reference):
-                    continue
+                if kind == "gradients":
+                    got, wanted = _zero_if_left_out(got, wanted), _zero_if_left_out(wanted, got)
+                why = _other_metadata(got, wanted)
+                if why is None and values:
+                    why = _other_values(got, wanted)
+                    if why and self._is_as_precise(kind, index, got, wanted, inputs, reference):
+                        why = None
                 if why is not None:
                     name = "input after the call" if kind == "inputs" else kind[:-1]
                     found.append(f"{name} {index}: {why}")
@@ -144,7 +145,7 @@ class Reproducer:
         if not isinstance(exact, torch.Tensor) or exact.shape != got.shape:
             return False
         finite = torch.isfinite(exact) & torch.isfinite(got) & torch.isfinite(wanted)
-        if not torch.equal(got[~finite].nan_to_num(), wanted[~finite].nan_to_num()):
+        if _other_values(got[~finite], wanted[~finite]):
             return False
         ours, theirs = ((x.double() - exact)[finite].norm().item() for x in (got, wanted))
         noise = torch.finfo(got.dtype).eps * exact[finite].norm().item()
@@ -182,16 +183,16 @@ class Reproducer:
         report: dict[str, Any] = {"outcome": "error", "error": None, "differences": []}
         try:
             report["differences"] = self._check(options.compiler or "recorded", check=not options.no_check)
-            report["outcome"] = "differs" if report["differences"] else "agrees"
             if options.benchmark:
                 self._measure(options.compiler or "recorded")
+            report["outcome"] = "differs" if report["differences"] else "ran" if options.no_check else "agrees"
         except BaseException as error:
             report["error"] = f"{type(error).__name__}: {error}"
             raise
         finally:
             if options.json is not None:
                 options.json.write_text(json.dumps(report))
-        return int(report["outcome"] != "agrees")
+        return int(report["outcome"] == "differs")
 
     def _check(self, compiler: str, *, check: bool) -> list[str]:
         inputs = self.make_inputs()
@@ -309,20 +310,26 @@ def _random_like(x: torch.Tensor, seed: int) -> torch.Tensor:
     return torch.randn(x.shape, dtype=dtype, device="cpu", generator=generator).to(x.device, x.dtype)
 
 
-def _difference(got: Any, wanted: Any, *, values: bool) -> str | None:
-    if isinstance(got, torch.Tensor) and wanted is None:
-        wanted = torch.zeros_like(got)  # a gradient that is zero may be left out
-    if isinstance(wanted, torch.Tensor) and got is None:
-        got = torch.zeros_like(wanted)
+def _zero_if_left_out(gradient: Any, other: Any) -> Any:
+    """A gradient that is zero may be left out."""
+    return torch.zeros_like(other) if gradient is None and isinstance(other, torch.Tensor) else gradient
+
+
+def _other_metadata(got: Any, wanted: Any) -> str | None:
+    """In words, how a result is another kind of thing than eager's; of what is no tensor, the value too."""
     if not isinstance(wanted, torch.Tensor):
-        same = type(got) is type(wanted) and (got == wanted or got != got)
+        same = type(got) is type(wanted) and (got == wanted or (got != got and wanted != wanted))
         return None if same else f"{got!r}, where eager has {wanted!r}"
     if not isinstance(got, torch.Tensor):
         return f"{got!r}, where eager has a tensor"
     for name in ("dtype", "shape", "requires_grad"):
         if getattr(got, name) != getattr(wanted, name):
             return f"{name} is {getattr(got, name)}, where eager has {getattr(wanted, name)}"
-    if not values:
+    return None
+
+
+def _other_values(got: Any, wanted: Any) -> str | None:
+    if not isinstance(wanted, torch.Tensor):
         return None
     try:
         torch.testing.assert_close(got, wanted, equal_nan=True)
@@ -341,12 +348,12 @@ def _are_alike_floats(got: Any, wanted: Any) -> bool:
 
 
 def filled(
-    elements: int, dtype: torch.dtype, kind: str, device: str = "cpu", *, seed: int = 0, below: int = 2
+    elements: int, dtype: torch.dtype, kind: str, device: str = "cpu", *, seed: int = 0, low: int = 0, below: int = 2
 ) -> torch.Tensor:
     """The elements of a piece of memory, made up: always the same for the same arguments.
 
     "normal": of mean 0 and deviation 1; "weight": the same, small; "probability": from 0 to 1; "positive": from 1/2 to
-    3/2; "index": whole numbers from 0, less than `below`; "divisor": 1 or 2; "zero".
+    3/2; "index": whole numbers from `low` on, less than `below`; "zero".
     """
     generator = torch.Generator().manual_seed(seed)
     if dtype.is_floating_point or dtype.is_complex:
@@ -357,8 +364,7 @@ def filled(
             values = torch.randn(elements, dtype=wide, device="cpu", generator=generator)
             values *= {"weight": 0.02, "zero": 0.0}.get(kind, 1.0)
     else:
-        low = int(kind == "divisor")
-        values = torch.randint(low, max(below, 1) + low, (elements,), device="cpu", generator=generator)
+        values = torch.randint(low, max(below, low + 1), (elements,), device="cpu", generator=generator)
         values *= kind != "zero"
     return values.to(device, dtype)
 
@@ -367,6 +373,11 @@ def loaded(file: str, device: str = "cpu") -> torch.Tensor:
     """The elements of a piece of memory, or a tensor, as they were recorded; from beside this script."""
     value: torch.Tensor = torch.load(pathlib.Path(__file__).parent / file, weights_only=True)
     return value.to(device)
+
+
+def supply(what: str) -> Any:
+    """Stands where a person has to put something."""
+    raise SystemExit(what)
 
 
 def tensor(
@@ -515,4 +526,5 @@ class _Reader:
         return any(isinstance(part, ast.Name) and part.id in self.values for part in ast.walk(value))
 
     def _evaluated(self, value: ast.expr) -> Any:
-        return eval(compile(ast.Expression(value), "<reproducer>", "eval"), self._names)
+        expression = ast.fix_missing_locations(ast.Expression(value))
+        return eval(compile(expression, "<reproducer>", "eval"), self._names)

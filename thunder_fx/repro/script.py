@@ -23,9 +23,10 @@ import thunder_fx
 from thunder_fx import _placeholders
 from thunder_fx.graph import modes, partition, randomness, regions, structure
 from thunder_fx.repro import inputs as inputs_as_code
+from thunder_fx.repro import runner
 from thunder_fx.repro.code import Source, for_thunder
-from thunder_fx.repro.values import Inexpressible, Writer
-from thunder_fx.subgraph import CompilerType, Region, State, SubgraphInfo
+from thunder_fx.repro.values import Inexpressible, Writer, indented
+from thunder_fx.subgraph import CompilerType, RecordedInputs, Region, State, SubgraphInfo
 
 COMPILER_NAMES = {
     CompilerType.THUNDER: "thunder",
@@ -58,6 +59,7 @@ class Request:
     """What is the same for all scripts of a bundle."""
 
     thunder_options: Mapping[str, Any]
+    torch_compile_options: Mapping[str, Any]
     real_inputs: bool
     benchmark: bool
 
@@ -112,54 +114,65 @@ def _write(
     graph_module: GraphModule,
     info: SubgraphInfo,
     state: State,
-    recorded: Any,
+    recorded: RecordedInputs | None,
     request: Request,
     split: GraphModule | None,
 ) -> Script:
-    writer = Writer()
-    source = Source(writer)
-    is_thunders = script.region is not None and script.compiler == "thunder" and state.is_grad_enabled
-    source.add(for_thunder(graph_module) if is_thunders else graph_module, "Graph")
+    source = Source(Writer(_names_of_a_script()))
+    source.add(_graph_for(script.compiler if script.region else "recorded", graph_module, state), "Graph")
     settings = _settings(script, graph_module, state)
     if split is not None:
         settings += _add_split(source, split, info)
-    values = None
-    if request.real_inputs:
-        values = recorded.values if recorded is not None else None
-        note = recorded.note if recorded is not None else "no inputs were recorded: they are made up"
-        script.notes += [note] if note else []
-    made = inputs_as_code.of_graph(graph_module, values, writer)
+    made = inputs_as_code.of_graph(graph_module, _values(recorded, request, script), source.writer)
     settings += [f"computed={made.computed}"] if made.computed else []
-    thunder_options = _options("thunder.jit", request.thunder_options, writer, script)
-    inductor_options = _options("Inductor", info.inductor_options, writer, script)
-    script.problems += dict.fromkeys([*source.problems, *made.problems, *writer.requirements.values()])
+    options = {
+        "thunder_options": _options("thunder.jit", request.thunder_options, script),
+        "inductor_options": _options("torch._inductor.compile", info.inductor_options, script),
+    }
+    script.problems += dict.fromkeys([*source.problems, *made.problems, *source.writer.requirements.values()])
     script.tensors = {**source.constants, **made.files}
     script.kind = "benchmark" if request.benchmark else "repro"
-    script.text = _template("script.py.jinja").render(
+    script.text = render(
+        "script.py.jinja",
         title=_in_docstring(script.title),
         file=f"{script.name}_{script.kind}.py",
         name=script.name,
         benchmark=request.benchmark,
         writer=written_by(),
-        facts=_facts(script, info),
+        facts=_facts(script, info, request),
         runner_imports=_runner()[0],
-        imports=[
-            *(line for line in writer.imports if not _is_of_thunder(line)),
-            *["import pytest"][: request.benchmark],
-        ],
+        imports=[*source.writer.imports, *["import pytest"][: request.benchmark]],
         placeholders=_import_help(),
-        imports_of_thunder=[line for line in writer.imports if _is_of_thunder(line)],
-        requirements=[(line, repr(message)) for line, message in writer.requirements.items()],
+        requirements=[(line, repr(message)) for line, message in source.writer.requirements.items()],
         checks=[(condition, repr(message)) for condition, message in source.checks.items()],
-        definitions=list(writer.definitions.values()),
+        definitions=list(source.writer.definitions.values()),
         classes=source.classes,
         make_inputs=made.source(),
-        thunder_options=thunder_options,
-        inductor_options=inductor_options,
+        options=options,
         runner=_runner()[1],
         settings=settings,
     )
     return script
+
+
+@functools.cache
+def _names_of_a_script() -> dict[str, Any]:
+    """The names that every script has of itself: what a graph needs must not take one of them."""
+    own = dict.fromkeys(("Graph", "Split", "make_inputs", "reproducer", "thunder_options", "inductor_options"))
+    return {**own, **{name: value for name, value in vars(runner).items() if not name.startswith("__")}}
+
+
+def _values(recorded: RecordedInputs | None, request: Request, script: Script) -> list[Any] | None:
+    """The inputs that were recorded, if they were asked for; None, and a note, where they are to be made up."""
+    if not request.real_inputs:
+        return None
+    note = recorded.note if recorded is not None else "no inputs were recorded: they are made up"
+    script.notes += [note] if note else []
+    return recorded.values if recorded is not None else None
+
+
+def _graph_for(compiler: str, graph_module: GraphModule, state: State) -> GraphModule:
+    return for_thunder(graph_module) if compiler == "thunder" and state.is_grad_enabled else graph_module
 
 
 def _settings(script: Script, graph_module: GraphModule, state: State) -> list[str]:
@@ -179,13 +192,8 @@ def _settings(script: Script, graph_module: GraphModule, state: State) -> list[s
         "autocast": [_Code(f"({device!r}, {dtype})") for device, dtype in state.autocasts] or None,
         "seed": state.seed,
         "default_dtype": _Code(str(state.default_dtype)) if state.default_dtype is not torch.float32 else None,
-        "default_device": state.default_device if state.default_device != "cpu" else None,
     }
     return settings + [f"{name}={value!r}" for name, value in optional.items() if value is not None]
-
-
-def _is_of_thunder(line: str) -> bool:
-    return line.split()[1].partition(".")[0] == "thunder"
 
 
 class _Code(str):
@@ -203,8 +211,7 @@ def _add_split(source: Source, split: GraphModule, info: SubgraphInfo) -> list[s
         graph_module = partition.region_graph(split, region.name)
         name = "".join(part.capitalize() for part in region.name.split("_"))
         compiler = _tried(region)
-        is_thunders = compiler == "thunder" and states[region.name].is_grad_enabled
-        source.add(for_thunder(graph_module) if is_thunders else graph_module, name)
+        source.add(_graph_for(compiler, graph_module, states[region.name]), name)
         differentiable = regions.differentiable_outputs(graph_module)
         arguments = [f"{name}()", repr(compiler)]
         if any(differentiable) and not all(differentiable):
@@ -214,21 +221,40 @@ def _add_split(source: Source, split: GraphModule, info: SubgraphInfo) -> list[s
     return ["split=Split"]
 
 
-def _options(receiver: str, options: Mapping[str, Any], writer: Writer, script: Script) -> list[str]:
-    """The lines that return a dict of options, or stop with what a person has to supply."""
-    lines, refused = ["return {"], []
+def _options(receiver: str, options: Mapping[str, Any], script: Script) -> list[str]:
+    """The body of a function that returns a dict of options, or stops with what a person has to supply.
+
+    What the options need stands in the function, where it takes no name of the script's.
+    """
+    writer = Writer({"placeholders": None, "restored": runner.restored})
+    values, refused = [], []
     for name, value in options.items():
         try:
-            lines.append(f"    {name!r}: {writer.expression(value)},")
+            values.append(f"    {name!r}: {writer.expression(value)},")
         except Inexpressible as error:
-            refused.append(f"the option {name}= of {receiver} is {error}; put its value here")
-            lines.append(f"    {name!r}: None,  # {refused[-1]}")
-    script.problems += refused
-    stop = [f"raise SystemExit({message!r})" for message in refused[:1]]
-    return [*stop, *lines, "}"] if options else ["return {}"]
+            refused.append(f"the option {name}= of {receiver} is {error}")
+            values.append(f"    {name!r}: None,  # to be supplied")
+    script.problems += [*refused, *writer.requirements.values()]
+    lines = []
+    if refused:
+        message = "; ".join(refused) + ": put values for `to be supplied`, and delete this line"
+        lines.append(f"raise SystemExit({message!r})")
+    if writer.imports:
+        lines += ["with placeholders():", *(f"    {line}" for line in writer.imports)]
+    for line, message in writer.requirements.items():
+        lines += [
+            "try:",
+            f"    {line}",
+            "except ImportError as error:",
+            f"    raise SystemExit({message!r}) from error",
+        ]
+    for text in writer.definitions.values():
+        lines += ["", *text.splitlines(), ""]
+    lines += ["return {", *values, "}"] if options else ["return {}"]
+    return indented("\n".join(lines)).splitlines()
 
 
-def _facts(script: Script, info: SubgraphInfo) -> list[tuple[str, list[str]]]:
+def _facts(script: Script, info: SubgraphInfo, request: Request) -> list[tuple[str, list[str]]]:
     """What a person wants to know before reading the code, by heading."""
     facts = []
     if script.region is None and info.regions:
@@ -240,6 +266,9 @@ def _facts(script: Script, info: SubgraphInfo) -> list[tuple[str, list[str]]]:
     for heading, reason in zip(("The graph ends here, since", "It was compiled again, since"), breaks, strict=True):
         if script.region is None and reason:
             facts.append((heading, [reason]))
+    if request.torch_compile_options:
+        told = [f"{name}={value!r}" for name, value in request.torch_compile_options.items()]
+        facts.append(("torch.compile was told (of which Inductor's own are below)", told))
     if script.error:
         facts.append(("Recorded error, which this script should raise again", script.error.splitlines()))
     if script.problems:

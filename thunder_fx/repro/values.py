@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import builtins
-import dataclasses
 import enum
 import functools
 import importlib.machinery
 import inspect
+import itertools
 import math
 import site
 import sys
@@ -34,12 +34,13 @@ class Inexpressible(ValueError):
 class Writer:
     """Collects, for one script, the imports and sources that its expressions need."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Mapping[str, Any] | None = None) -> None:
+        """`names` are those that the script has of itself, with what they stand for."""
         self.imports: dict[str, None] = {}  # in the order in which they were needed
         self.definitions: dict[str, str] = {}
         # Imports that another machine cannot make before something was done, which the text says.
         self.requirements: dict[str, str] = {}
-        self._defined: dict[str, Any] = {}
+        self._defined: dict[str, Any] = {"torch": torch, **(names or {})}
         self._depth = 0
 
     def expression(self, value: Any) -> str:
@@ -63,8 +64,8 @@ class Writer:
             return f"torch.device({str(value)!r})"
         if type(value) in (list, tuple, set, frozenset, dict, slice, torch.Size):
             return self._container(value)
-        if isinstance(value, Mapping) and not dataclasses.is_dataclass(value):
-            return self._container(dict(value))
+        if isinstance(value, enum.Flag):
+            return f"{self.expression(type(value))}({value.value!r})"
         if isinstance(value, enum.Enum):
             return f"{self.expression(type(value))}.{value.name}"
         if isinstance(value, types.ModuleType):
@@ -101,11 +102,27 @@ class Writer:
     # What has a name
 
     def imported(self, module: str, name: str | None, as_name: str) -> str:
+        """A name for a module, or for what one has; another than `as_name` where that is taken."""
+        value = sys.modules[module] if name is None else getattr(sys.modules[module], name)
         if name is None:
+            top = module.partition(".")[0]
+            self._claim(top, sys.modules[top])
             self.imports[f"import {module}"] = None
-        else:
-            self.imports[f"from {module} import {name}" + (f" as {as_name}" if as_name != name else "")] = None
-        return as_name
+            return module
+        free = self._free_name(as_name, value)
+        self.imports[f"from {module} import {name}" + (f" as {free}" if free != name else "")] = None
+        return free
+
+    def _free_name(self, name: str, value: Any) -> str:
+        """This name, or one like it that stands for nothing else in the script."""
+        candidates = (name if n == 1 else f"{name}_{n}" for n in itertools.count(1))
+        free = next(c for c in candidates if self._defined.get(c, value) is value)
+        self._defined[free] = value
+        return free
+
+    def _claim(self, name: str, value: Any) -> None:
+        if self._defined.setdefault(name, value) is not value:
+            raise Inexpressible(f"two different objects of the name {name}")
 
     def _named(self, value: Any) -> str:
         module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
@@ -160,17 +177,19 @@ class Writer:
 
     def _bind(self, name: str, value: Any) -> None:
         """Let a name of the script stand for a value."""
-        if self._defined.get(name) is value or name == "torch":
+        if self._defined.get(name) is value:
             return
         if name in self._defined:
             raise Inexpressible(f"two different objects of the name {name}")
         if isinstance(value, types.ModuleType):
             if not _is_installed(value.__name__):
                 raise Inexpressible(f"the module {value.__name__}, which is not installed")
+            self._defined[name] = value
             self.imports[f"import {value.__name__}" + (f" as {name}" if name != value.__name__ else "")] = None
             return
         expression = self.expression(value)
         if expression != name:
+            self._claim(name, value)
             self.definitions[name] = f"{name} = {expression}"
             self._defined[name] = value
 
@@ -204,12 +223,13 @@ class Writer:
         what = f"an object of {kind.__module__}.{kind.__qualname__}"
         if _is_executor(kind):
             raise Inexpressible(f"{what}, the executor {value.name!r}, which no importable module keeps under a name")
-        if not isinstance(state, dict) or any("__slots__" in vars(c) and vars(c)["__slots__"] for c in kind.__mro__):
+        slots = any("__slots__" in vars(c) and vars(c)["__slots__"] for c in kind.__mro__)
+        # A tensor, or a subclass of int, has more state than its attributes.
+        if _has_own_new(kind) or not isinstance(state, dict) or slots:
             raise Inexpressible(f"{what}, which has no state that could be written")
         name = self.expression(kind)
-        parameters = _parameters(kind)
-        if parameters is not None and parameters == set(state):
-            return f"{name}({', '.join(f'{key}={self._state(what, key, value)}' for key, value in state.items())})"
+        if not state and _takes_nothing(kind):
+            return f"{name}()"
         return f"restored({name}, {{{', '.join(f'{k!r}: {self._state(what, k, v)}' for k, v in state.items())}}})"
 
     def _state(self, what: str, key: str, value: Any) -> str:
@@ -274,14 +294,12 @@ def _module_level_name(value: Any, is_there: Callable[[str], bool]) -> tuple[str
     return None
 
 
-def _parameters(kind: type) -> set[str] | None:
-    """The names by which a class's constructor takes everything; None if it takes what has no name."""
-    if kind.__init__ is object.__init__:  # type: ignore[misc]
-        return set()
-    parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
-    if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters):
-        return None
-    return {p.name for p in parameters}
+def _has_own_new(kind: type) -> bool:
+    return any("__new__" in vars(base) for base in kind.__mro__ if base is not object)
+
+
+def _takes_nothing(kind: type) -> bool:
+    return kind.__init__ is object.__init__ or len(inspect.signature(kind.__init__).parameters) == 1  # type: ignore[misc]
 
 
 def _surroundings(value: Any) -> dict[str, Any]:
@@ -329,3 +347,15 @@ class _AnnotationRemover(ast.NodeTransformer):
 
 def _without_annotations(tree: ast.AST) -> ast.AST:
     return _AnnotationRemover().visit(ast.parse(ast.unparse(tree)))  # type: ignore[no-any-return]
+
+
+def indented(source: str, by: str = "    ") -> str:
+    """A source further to the right, but for the lines inside of its strings, whose values must not change."""
+    inside = {
+        line
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Constant, ast.JoinedStr)) and node.end_lineno is not None
+        for line in range(node.lineno + 1, node.end_lineno + 1)
+    }
+    lines = source.splitlines()
+    return "\n".join(line if n in inside or not line else by + line for n, line in enumerate(lines, 1))

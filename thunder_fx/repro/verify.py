@@ -73,10 +73,11 @@ def judge(found: Mapping[str, Any], recorded: str | None) -> Result:
 
 def are_alike(a: str, b: str) -> bool:
     """Whether two errors, as `Type: text`, are the same but for addresses, paths and numbers of lines."""
-    return _plain(a) == _plain(b)
+    return plain(a) == plain(b)
 
 
-def _plain(error: str) -> str:
+def plain(error: str) -> str:
+    """An error's text without what changes from process to process."""
     text = re.sub(r"0x[0-9a-fA-F]+", "0x", error)
     text = re.sub(r"(/[\w.+-]+)+", "/", text)
     text = re.sub(r"line \d+", "line", text)
