@@ -69,7 +69,7 @@ def test_unknown_setting_and_wrong_value_change_nothing():
         config.verbos = True
     with pytest.raises(thunder_fx.ConfigError):
         config.verbose = "loud"
-    assert repr(config) == "config(verbose=False, capture_inputs='off', capture_limit=256)"
+    assert repr(config) == "config(verbose=False, capture_inputs='off', capture_limit=256, repro_dir=None)"
     assert "verbose" in dir(config)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from thunder_fx.errors import (
         CompatibilityError,
         ConfigError,
+        MinifyError,
         NotCompiledError,
         OptionError,
         OptionValueError,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     )
     from thunder_fx.registry import compiled_callables, forget, register
     from thunder_fx.repro.bundle import ReproducerBundle, save_reproducer
+    from thunder_fx.repro.dumps import dump_on_error
     from thunder_fx.subgraph import CompilerType, ExampleInput, Region, SplitReason, SplitReasonType, SubgraphInfo
 
 __version__ = "0.1.0"
@@ -51,6 +53,7 @@ __all__ = [
     "CompilerType",
     "ConfigError",
     "ExampleInput",
+    "MinifyError",
     "NotCompiledError",
     "OptionError",
     "OptionValueError",
@@ -67,6 +70,7 @@ __all__ = [
     "UncompilableError",
     "compiled_callables",
     "config",
+    "dump_on_error",
     "forget",
     "get_subgraph_info",
     "last_backend",
@@ -86,6 +90,7 @@ _HOME = {
     "errors": [
         "CompatibilityError",
         "ConfigError",
+        "MinifyError",
         "NotCompiledError",
         "OptionError",
         "OptionValueError",
@@ -104,6 +109,7 @@ _HOME = {
     ],
     "registry": ["compiled_callables", "forget", "register"],
     "repro.bundle": ["ReproducerBundle", "save_reproducer"],
+    "repro.dumps": ["dump_on_error"],
     "subgraph": ["CompilerType", "ExampleInput", "Region", "SplitReason", "SplitReasonType", "SubgraphInfo"],
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

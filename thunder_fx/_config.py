@@ -49,6 +49,12 @@ def _count(name: str, value: object) -> int:
     return value
 
 
+def _folder(name: str, value: object) -> str | None:
+    if value is None or isinstance(value, (str, os.PathLike)):
+        return os.path.abspath(os.fspath(value)) if value else None
+    raise ConfigError(f"{name} takes the path of a folder, or None; found {value!r}")
+
+
 @dataclass(frozen=True)
 class _Setting:
     environment: str
@@ -64,6 +70,8 @@ _SETTINGS: dict[str, _Setting] = {
     "capture_inputs": _Setting("THUNDER_FX_CAPTURE_INPUTS", _one_of("off", "values"), "off"),
     # How many MiB of a call's inputs are kept at most, by the setting above or of a call that failed.
     "capture_limit": _Setting("THUNDER_FX_CAPTURE_LIMIT", _count, 256),
+    # Where a region or a compilation that fails leaves a reproducer; None: it leaves none.
+    "repro_dir": _Setting("THUNDER_FX_REPRO_DIR", _folder, None),
 }
 
 
@@ -76,6 +84,7 @@ class Config:
     verbose: bool
     capture_inputs: str
     capture_limit: int
+    repro_dir: str | None
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment

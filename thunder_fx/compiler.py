@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from thunder_fx import _torch
+from thunder_fx import _keeping, _torch
 from thunder_fx import options as option_rules
 from thunder_fx._config import config
 from thunder_fx.errors import OptionError, ThunderFXWarning
@@ -176,11 +176,13 @@ class CompiledGraph:
     def __call__(self, *args: Any) -> Any:
         try:
             return self.run(*args)
-        except Exception:
+        except Exception as error:
             info = self.record()
             if info is not None and not self.is_recording:
                 kept = [region._inputs for region in info.regions]
                 info._inputs = capture.at_failure(args, writes=info.writes_inputs, kept=kept)
+            if info is not None and config.repro_dir is not None:
+                _leave_reproducer(error, next((c for c in live_compilers() if info in c.subgraph_infos), None))
             raise
 
     def _recording(self, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -285,6 +287,8 @@ class Hook:
         compiler = self._compiler_to_record_in(context)
         if compiler is not None:
             compiler.subgraph_infos.append(info)
+            if _keeping.kept is not None:
+                _keeping.kept.append(compiler)
         start = time.perf_counter()
         try:
             inductor_options = self.settings.for_inductor(mode, options)
@@ -298,6 +302,7 @@ class Hook:
             raise
         except Exception as error:
             info.error = describe(error)
+            _leave_reproducer(error, compiler)
             raise
         finally:
             info.seconds = time.perf_counter() - start
@@ -323,6 +328,15 @@ class Hook:
                 compiled.run = _retired
         self.codes, self.compiled = {}, []
         self.settings = Settings({}, {})
+
+
+def _leave_reproducer(error: Exception, compiler: ThunderCompiler | None) -> None:
+    """Where failures are to leave reproducers, save one, and tell the exception where."""
+    if config.repro_dir is not None and compiler is not None:
+        # What compiles knows nothing of what reads its records; this is for when it has failed.
+        from thunder_fx.repro.dumps import save_for
+
+        save_for(error, compiler, config.repro_dir)
 
 
 def _retired(*args: Any) -> Any:

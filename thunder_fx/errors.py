@@ -43,5 +43,9 @@ class ReproducerError(ThunderFXError, OSError):
     """The folder of a reproducer cannot be written."""
 
 
+class MinifyError(ThunderFXError, ValueError):
+    """A script has no failure that could be shrunk."""
+
+
 class CompatibilityError(ThunderFXError, ImportError):
     """lightning-thunder cannot be used in this process as it is."""

@@ -101,6 +101,14 @@ def compiled_callables() -> list[Callable[..., Any]]:
 
 def resolve(fn: Callable[..., Any]) -> ThunderCompiler:
     """The ThunderCompiler of a callable, found and from then on remembered; NotCompiledError if there is none."""
+    compiler = known(fn)
+    if compiler is None:
+        raise NotCompiledError(_why_unknown(fn))
+    return compiler
+
+
+def known(fn: Any) -> ThunderCompiler | None:
+    """The same of any object; None if there is none."""
     if type(fn) is types.FunctionType or issubclass(type(fn), _torch.OptimizedModule):
         compiler = _table.get(fn)
         if compiler is not None:
@@ -113,7 +121,7 @@ def resolve(fn: Callable[..., Any]) -> ThunderCompiler:
                 if _torch.context_of(key) is not None or _thunder.is_peer_callable(key):
                     _table[key] = compiler
                 return compiler
-    raise NotCompiledError(_why_unknown(fn))
+    return None
 
 
 def note_unchanged(fn: Any) -> None:

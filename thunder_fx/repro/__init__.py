@@ -8,5 +8,10 @@
     runner.py    what every script ends with, word for word
     verify.py    running the scripts
 
-They read records; nothing that compiles imports them.
+    minify.py    the smallest graph that fails in the same way
+    dumps.py     what a failing region or compilation leaves behind, where asked for
+    of_tests.py  which compiled callables a failing test is about
+
+They read records. What compiles imports them nowhere but where it has failed, and for thunder.dynamo's name on the
+compiler.
 """
