@@ -1,0 +1,108 @@
+"""Which compiled callables a failing test is about, and saving them. Called by the pytest plugin at a failure."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from thunder_fx import _torch
+from thunder_fx.compiler import CompiledGraph, ThunderCompiler, live_compilers
+from thunder_fx.registry import known
+from thunder_fx.repro.dumps import name_of, safe, saved
+
+# How deep the values of fixtures are searched: attributes and elements of attributes and elements.
+DEPTH = 3
+
+
+def belonging(item: Any, failure: Any, first_graph: int) -> list[ThunderCompiler]:
+    """The compilers that have graphs and belong to a test, each once.
+
+    Those that have captured a graph since the test began (`first_graph` on); those that its fixtures and the globals
+    that it names reach; and those on the traceback of its failure. Locals of a test that failed before live on in its
+    traceback, and do not count.
+    """
+    found = [c for c in live_compilers() if any(info.graph_id >= first_graph for info in c.subgraph_infos)]
+    fixtures = dict(getattr(item, "funcargs", {}))
+    for value in (*fixtures.values(), *_globals_named_by(getattr(item, "obj", None)), getattr(item, "instance", None)):
+        found += _reachable(value)
+    found += _on_traceback(failure.tb)
+    unique = dict.fromkeys(compiler for compiler in found if compiler.subgraph_infos)
+    return sorted(unique, key=lambda compiler: compiler.subgraph_infos[0].graph_id)
+
+
+def save(compilers: Iterable[ThunderCompiler], folder: pathlib.Path) -> list[str]:
+    """Save a bundle of each; gives their folders."""
+    names: dict[str, int] = {}
+    paths = []
+    for compiler in compilers:
+        name = name_of(compiler)
+        count = names[safe(name)] = names.get(safe(name), 0) + 1
+        paths.append(str(saved(compiler, name, folder / (safe(name) if count == 1 else f"{safe(name)}_{count}"))))
+    return paths
+
+
+def size(folder: str) -> int:
+    """How many bytes a bundle takes."""
+    return sum(path.stat().st_size for path in pathlib.Path(folder).rglob("*") if path.is_file())
+
+
+def _globals_named_by(function: Any) -> Iterator[Any]:
+    function = getattr(function, "__func__", function)
+    code, names = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+    if isinstance(code, types.CodeType):
+        yield from (names[name] for name in code.co_names if name in names)
+
+
+def _reachable(value: Any) -> Iterator[ThunderCompiler]:
+    """The compilers of the callables that a value is, holds, or has as attributes."""
+    pending, seen = [(value, 0)], set()
+    while pending:
+        value, depth = pending.pop()
+        if id(value) in seen or isinstance(value, _PLAIN):
+            continue
+        seen.add(id(value))
+        compiler = known(value)
+        if compiler is not None:
+            yield compiler
+        if depth < DEPTH:
+            pending += [(part, depth + 1) for part in _parts(value)]
+
+
+_PLAIN = (str, bytes, int, float, complex, type(None), type, types.ModuleType, torch.Tensor, torch.dtype)
+
+
+def _parts(value: Any) -> list[Any]:
+    with contextlib.suppress(Exception):  # an object of the user's may do anything when it is looked at
+        if isinstance(value, Mapping):
+            return list(value.values())[:1000]
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return list(value)[:1000]
+        if isinstance(value, torch.nn.Module):
+            return [*(child for _, child in _torch.named_descendants(value)), *vars(value).values()]
+        if isinstance(value, types.MethodType):
+            return [value.__self__]
+        return list(getattr(value, "__dict__", {}).values())[:1000]
+    return []
+
+
+def _on_traceback(traceback: types.TracebackType | None) -> Iterator[ThunderCompiler]:
+    """The compilers of compiled graphs that were running, and of compiled callables that a frame holds."""
+    infos = []
+    while traceback is not None:
+        local = traceback.tb_frame.f_locals
+        this = local.get("self")
+        if isinstance(this, CompiledGraph):
+            infos.append(this.record())
+        for value in list(local.values()):
+            compiler = known(value)
+            if compiler is not None:
+                yield compiler
+        traceback = traceback.tb_next
+    for compiler in live_compilers():
+        if any(info is not None and info in compiler.subgraph_infos for info in infos):
+            yield compiler
