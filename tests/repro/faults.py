@@ -62,3 +62,15 @@ def does_not_compile_in_inductor():
 
 def fails_in_inductor():
     return thunderfx(lambda x, i: torch.take(torch.sinc(x), i)), (torch.rand(4), torch.tensor([1, 99]))
+
+
+class RaiseAtSinElseAtTanh(Transform):
+    """Two ways to fail, of which a smaller graph may have the other."""
+
+    def transform_traces_pre_prologue(self, prologue_trace, computation_trace, epilogue_trace, **kwargs):
+        names = [bsym.sym.name for bsym in computation_trace.bound_symbols]
+        if "sin" in names:
+            raise RuntimeError("there is a sine")
+        if "tanh" in names:
+            raise RuntimeError("there is a tangent")
+        return prologue_trace, computation_trace, epilogue_trace

@@ -1,0 +1,237 @@
+"""The command line: `thunder-fx`, also `python -m thunder_fx`.
+
+    thunder-fx demo                      what `make demo` runs
+    thunder-fx run SCRIPT_OR_FOLDER      run the scripts of a reproducer
+    thunder-fx verify FOLDER             the same, beside what was recorded, and written down
+    thunder-fx minify SCRIPT             shrink a graph that fails
+    thunder-fx env                       versions, devices, adaptations
+
+Exit status 0; 1 for a result that was checked and is bad; 2 for bad usage. A reproducer is code: what is run is said
+before it runs. torch is imported by the commands that need it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Sequence
+from typing import Any
+
+# Known without torch: the newest schema of a manifest that is understood, and what every script of ours has.
+SCHEMA_VERSION = 1
+MARK = "# ---- from here on every reproducer is the same ----"
+COMPILERS = ("thunder", "inductor", "eager")
+
+
+class Usage(Exception):
+    """What was asked for cannot be done: one line, and exit status 2."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status of a command line."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except Usage as error:
+        print(f"thunder-fx {options.command}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `thunder-fx env | head`
+        sys.stderr.close()
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="thunder-fx", description="Reproducers of thunder_fx, and a demo.")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def command(name: str, run: Any, text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(run=run)
+        return added
+
+    command("demo", _demo, "compile a small transformer, and look at what happened")
+    run = command("run", _run, "run a script, or all scripts of a folder, and compare with eager")
+    run.add_argument("path", type=pathlib.Path, metavar="SCRIPT_OR_FOLDER")
+    run.add_argument("--compiler", choices=COMPILERS, help="compile all of it by this one")
+    verify = command("verify", _verify, "run all scripts of a folder, and write down whether they do what was recorded")
+    verify.add_argument("path", type=pathlib.Path, metavar="FOLDER")
+    minify = command("minify", _minify, "shrink the graph of a script that fails, while it fails in the same way")
+    minify.add_argument("path", type=pathlib.Path, metavar="SCRIPT")
+    minify.add_argument("--regex", metavar="TEXT", help="the same way is an error whose text has this")
+    minify.add_argument("--out", type=pathlib.Path, metavar="FILE", help="default: beside SCRIPT, *_minified_repro.py")
+    minify.add_argument("--timeout", type=float, default=300, metavar="SECONDS", help="of each try (300)")
+    command("env", _env, "versions, devices, and which adaptations to them are active")
+    return parser
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from thunder_fx.demo import main as demo
+
+    return demo()
+
+
+# Scripts
+
+
+def _run(options: argparse.Namespace) -> int:
+    scripts = [options.path] if options.path.is_file() else _scripts_of(options.path)
+    for script in scripts:
+        _check_script(script)
+    arguments = ["--compiler", options.compiler] if options.compiler else []
+    results = []
+    for number, script in enumerate(scripts, 1):
+        print(f"[{number}/{len(scripts)}] running {script}", flush=True)
+        results.append((script.name, *_result_of(script, arguments)))
+    width = max(len(name) for name, *_ in results)
+    print()
+    for name, outcome, seconds, found in results:
+        print(f"{name:<{width}}  {outcome:<7}  {seconds:6.1f} s")
+        if found:
+            print(f"    {_shortened(found, 76)}")
+    return int(any(outcome != "agrees" for _, outcome, *_ in results))
+
+
+def _result_of(script: pathlib.Path, arguments: list[str]) -> tuple[str, float, str]:
+    """What a script says came of it, how long it took, and the error or the difference."""
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        report = pathlib.Path(folder) / "report.json"
+        command = [sys.executable, str(script), *arguments, "--json", str(report)]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        seconds = time.perf_counter() - start
+        try:
+            found = json.loads(report.read_text())
+        except (FileNotFoundError, ValueError):
+            last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+            return "died", seconds, last
+    return found["outcome"], seconds, found["error"] or "; ".join(found["differences"])
+
+
+def _verify(options: argparse.Namespace) -> int:
+    manifest = _manifest_of(options.path)
+    entries = {entry["path"]: entry for entry in manifest["files"] if entry["kind"] == "repro"}
+    if not entries:
+        raise Usage(f"{options.path} has no *_repro.py: verify runs those that compare with eager")
+    for name in entries:
+        _check_script(options.path / name)
+    from thunder_fx.repro.bundle import ReproducerBundle
+
+    folder = options.path.absolute()
+    print(f"running {len(entries)} scripts in {folder}", flush=True)
+    bundle = ReproducerBundle(folder, [folder / name for name in entries], manifest)
+    width = max(map(len, entries))
+    bundle.verify(on_result=lambda name, outcome: print(f"  {name:<{width}}  {outcome}", flush=True))
+    bad = [name for name, entry in entries.items() if not _is_as_recorded(entry)]
+    print(f"all {len(entries)} do what was recorded" if not bad else f"not as recorded: {', '.join(bad)}")
+    return int(bool(bad))
+
+
+def _is_as_recorded(entry: dict[str, Any]) -> bool:
+    return bool(entry["verified"] == ("reproduced the error" if entry["error"] else "agrees"))
+
+
+def _minify(options: argparse.Namespace) -> int:
+    _check_script(options.path)
+    out = options.out or options.path.with_name(options.path.name.removesuffix("_repro.py") + "_minified_repro.py")
+    print(f"running {options.path}, and smaller graphs like it", flush=True)
+    from thunder_fx.errors import MinifyError
+    from thunder_fx.repro.minify import minify
+
+    is_terminal = sys.stdout.isatty()
+
+    def progress(tries: int, nodes: int) -> None:
+        print(f"  {tries} tries, {nodes} operators", end="\r" if is_terminal else "\n", flush=True)
+
+    try:
+        result = minify(options.path, out, pattern=options.regex, timeout=options.timeout, on_progress=progress)
+    except (MinifyError, OSError) as error:
+        raise Usage(str(error)) from error
+    print(f"{result.before} operators became {result.after}, in {result.tries} tries: {result.path}")
+    print(f"  {result.failure.kind}: {_shortened(result.failure.text, 76)}")
+    return 0
+
+
+# What a path is
+
+
+def _manifest_of(folder: pathlib.Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise Usage(
+            f"expected the folder of a reproducer, found {'a file' if folder.exists() else 'nothing'}: {folder}"
+        )
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        version = manifest["schema_version"]
+    except FileNotFoundError:
+        raise Usage(f"expected a folder that save_reproducer() wrote, found no manifest.json in {folder}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise Usage(
+            f"expected a manifest of thunder_fx, found another in {folder / 'manifest.json'} ({error!r})"
+        ) from None
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise Usage(
+            f"expected a manifest of schema {SCHEMA_VERSION} at most, found {version} in {folder}: a newer thunder_fx "
+            f"wrote it ({manifest.get('written_by')})"
+        )
+    return dict(manifest)
+
+
+def _scripts_of(folder: pathlib.Path) -> list[pathlib.Path]:
+    files = [folder / entry["path"] for entry in _manifest_of(folder)["files"] if entry["kind"] == "repro"]
+    if not files:
+        raise Usage(f"{folder} has no *_repro.py; those for pytest-benchmark are run by python -m pytest")
+    return files
+
+
+def _check_script(script: pathlib.Path) -> None:
+    """Only what thunder_fx wrote is executed."""
+    try:
+        is_ours = MARK in script.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise Usage(f"expected a script of a reproducer, found {script}, which cannot be read: {error}") from None
+    if not is_ours:
+        raise Usage(f"expected a script of a reproducer, found one that thunder_fx did not write: {script}")
+
+
+def _shortened(text: str, length: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= length else text[: length - 4] + " ..."
+
+
+# The environment
+
+
+def _env(options: argparse.Namespace) -> int:
+    import platform
+
+    import torch
+
+    import thunder_fx
+    from thunder_fx.repro.bundle import hardware, versions
+
+    print(f"thunder_fx {thunder_fx.__version__}")
+    for name, version in {**versions(), "python": platform.python_version()}.items():
+        if version and name != "thunder_fx":
+            print(f"{name} {version}")
+    for name, value in hardware().items():
+        if value:
+            print(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
+    print("adaptations:")
+    from thunder_fx import _torch
+
+    for what, active in _torch.adaptations().items():
+        lines = textwrap.wrap(what, 72)
+        print(f"  {'on ' if active else 'off'} {lines[0]}", *(f"\n      {line}" for line in lines[1:]), sep="")
+    print(f"devices: cpu{''.join(f', cuda:{i}' for i in range(torch.cuda.device_count()))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
