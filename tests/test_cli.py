@@ -57,8 +57,23 @@ def test_verify_is_0_only_if_all_do_what_was_recorded(tmp_path, capsys):
     save_reproducer(compiled, tmp_path / "wrong")
     status, out, _ = run(capsys, "verify", tmp_path / "wrong")
     assert (status, "not as recorded: graph0_repro.py" in out) == (1, True)
+    assert "it differs from eager, where no error was recorded" in out
     status, out, _ = run(capsys, "run", tmp_path / "wrong")
     assert (status, out.count("differs")) == (1, 2)
+
+
+def test_all_bundles_below_a_folder(tmp_path, capsys):
+    """As failing tests leave them; made-up inputs that do not fail get a hint."""
+    saved(tmp_path / "test_one-12345678" / "sine")
+    compiled, inputs = faults.fails_in_thunder()
+    with pytest.raises(IndexError):
+        compiled(*inputs)
+    save_reproducer(compiled, tmp_path / "test_two-12345678" / "pick")
+    status, out, _ = run(capsys, "verify", tmp_path)
+    assert status == 1
+    assert "all 2 do what was recorded" in out
+    assert "THUNDER_FX_CAPTURE_INPUTS=values" in " ".join(out.split())
+    assert run(capsys, "run", tmp_path)[0] == 0
 
 
 def test_bad_usage_is_one_line_and_2(tmp_path, capsys):
@@ -215,6 +230,19 @@ def test_a_failure_that_would_drift_keeps_the_first(tmp_path, capsys):
     assert "raises: RuntimeError: there is a sine" in out
     assert any("sin" in line for line in operators_of(script))
     assert len(operators_of(script)) <= 3
+
+
+def test_a_graph_that_fails_eager_too_is_shrunk(tmp_path, capsys):
+    """What cannot be run eager stays an operator: an index that is too large."""
+    compiled = thunderfx(lambda x, i: (x.sin() * 2)[i].cos() + 1)
+    with pytest.raises(IndexError):
+        compiled(torch.rand(3), torch.tensor([9]))
+    save_reproducer(compiled, tmp_path, inputs="real")
+    out = tmp_path / "new" / "small_repro.py"
+    status, printed, err = run(capsys, "minify", tmp_path / "graph0_repro.py", "--out", out)
+    assert status == 0, err
+    assert "raises: IndexError: index 9 is out of bounds" in " ".join(printed.split())
+    assert 1 <= len(operators_of(out)) <= 3
 
 
 def test_a_script_that_does_not_fail_is_not_shrunk(tmp_path, capsys):

@@ -94,6 +94,9 @@ def test_each_failure_leaves_what_belongs_to_it(pytester):
     assert (len(third["graphs"]), third["callable"]) == (1, "cosine")
     (two_sizes,) = [m for name, m in by_test.items() if "compiles_and_fails" in name]
     assert len(two_sizes["graphs"]) == 2
+    assert two_sizes["about"].startswith(
+        "Left by the test `test_sample.py::test_compiles_and_fails`, which failed in call"
+    )
     # A script of it runs.
     script = next(folder.rglob("graph0_repro.py"))
     assert subprocess.run([sys.executable, str(script)], capture_output=True, timeout=300).returncode == 0

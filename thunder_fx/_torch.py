@@ -359,14 +359,32 @@ def is_plain_tensor(value: torch.Tensor) -> bool:
 
 
 def minify_graph(
-    graph_module: torch.fx.GraphModule, inputs: list[Any], fails: Callable[[torch.fx.GraphModule, Any], bool]
+    graph_module: torch.fx.GraphModule,
+    inputs: list[Any],
+    fails: Callable[[torch.fx.GraphModule, Any], bool],
+    *,
+    runs_eager: bool,
 ) -> tuple[torch.fx.GraphModule, Any]:
-    """The smallest graph, with its inputs, that torch's fx_minifier finds still failing (2.9 to 2.15)."""
-    from torch._functorch.fx_minifier import minifier
+    """The smallest graph, with its inputs, that torch's fx_minifier finds still failing (2.9 to 2.15).
 
-    found: tuple[torch.fx.GraphModule, Any] = minifier(
-        graph_module, inputs, fails, dump_state=lambda graph_module, inputs: None
-    )
+    fx_minifier runs graphs eager, for values to put in the place of operators, and does not expect that to fail: what
+    has no value then stays an operator. Where running them would end the process, nothing is run.
+    """
+    from torch._functorch import fx_minifier
+
+    class Tolerant(fx_minifier.ConcreteProp):
+        def propagate(self, *args: Any) -> Any:
+            with contextlib.suppress(Exception):
+                return super().propagate(*args) if runs_eager else None
+
+    usual = fx_minifier.ConcreteProp
+    fx_minifier.ConcreteProp = Tolerant  # type: ignore[misc]
+    try:
+        found: tuple[torch.fx.GraphModule, Any] = fx_minifier.minifier(
+            graph_module, inputs, fails, dump_state=lambda graph_module, inputs: None
+        )
+    finally:
+        fx_minifier.ConcreteProp = usual  # type: ignore[misc]
     return found
 
 

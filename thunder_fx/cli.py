@@ -81,7 +81,8 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    scripts = [options.path] if options.path.is_file() else _scripts_of(options.path)
+    is_script = options.path.is_file()
+    scripts = [options.path] if is_script else [s for folder in _bundles_in(options.path) for s in _scripts_of(folder)]
     for script in scripts:
         _check_script(script)
     arguments = ["--compiler", options.compiler] if options.compiler else []
@@ -93,8 +94,7 @@ def _run(options: argparse.Namespace) -> int:
     print()
     for name, outcome, seconds, found in results:
         print(f"{name:<{width}}  {outcome:<7}  {seconds:6.1f} s")
-        if found:
-            print(f"    {_shortened(found, 76)}")
+        _print_wrapped(found)
     return int(any(outcome != "agrees" for _, outcome, *_ in results))
 
 
@@ -115,26 +115,43 @@ def _result_of(script: pathlib.Path, arguments: list[str]) -> tuple[str, float, 
 
 
 def _verify(options: argparse.Namespace) -> int:
-    manifest = _manifest_of(options.path)
+    folders = _bundles_in(options.path)
+    for folder in folders:
+        for script in _scripts_of(folder):
+            _check_script(script)
+    return max(map(_verify_bundle, folders))
+
+
+def _verify_bundle(folder: pathlib.Path) -> int:
+    manifest = _manifest_of(folder)
     entries = {entry["path"]: entry for entry in manifest["files"] if entry["kind"] == "repro"}
-    if not entries:
-        raise Usage(f"{options.path} has no *_repro.py: verify runs those that compare with eager")
-    for name in entries:
-        _check_script(options.path / name)
     from thunder_fx.repro.bundle import ReproducerBundle
 
-    folder = options.path.absolute()
+    folder = folder.absolute()
     print(f"running {len(entries)} scripts in {folder}", flush=True)
     bundle = ReproducerBundle(folder, [folder / name for name in entries], manifest)
     width = max(map(len, entries))
     bundle.verify(on_result=lambda name, outcome: print(f"  {name:<{width}}  {outcome}", flush=True))
-    bad = [name for name, entry in entries.items() if not _is_as_recorded(entry)]
-    print(f"all {len(entries)} do what was recorded" if not bad else f"not as recorded: {', '.join(bad)}")
+    bad = {name: why for name, entry in entries.items() if (why := _not_as_recorded(entry, manifest)) is not None}
+    for name, why in bad.items():
+        print(f"not as recorded: {name}")
+        _print_wrapped(why)
+    if not bad:
+        print(f"all {len(entries)} do what was recorded")
     return int(bool(bad))
 
 
-def _is_as_recorded(entry: dict[str, Any]) -> bool:
-    return bool(entry["verified"] == ("reproduced the error" if entry["error"] else "agrees"))
+def _not_as_recorded(entry: dict[str, Any], manifest: dict[str, Any]) -> str | None:
+    """In words; None for a script that did what was recorded of it."""
+    outcome, error = entry["verified"], entry["error"]
+    if outcome == ("reproduced the error" if error else "agrees"):
+        return None
+    if outcome == "reproduced the error":
+        return f"it differs from eager, where no error was recorded: {entry['found']}"
+    if outcome == "agrees":
+        hint = "; made-up inputs may not fail as yours did: record them with THUNDER_FX_CAPTURE_INPUTS=values"
+        return f"it agrees with eager, where {error} was recorded{hint if manifest['inputs'] == 'synthetic' else ''}"
+    return f"{entry['found']}" + (f", where {error} was recorded" if error else "")
 
 
 def _minify(options: argparse.Namespace) -> int:
@@ -144,21 +161,39 @@ def _minify(options: argparse.Namespace) -> int:
     from thunder_fx.errors import MinifyError
     from thunder_fx.repro.minify import minify
 
-    is_terminal = sys.stdout.isatty()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    is_terminal, last = sys.stdout.isatty(), 0
 
     def progress(tries: int, nodes: int) -> None:
-        print(f"  {tries} tries, {nodes} operators", end="\r" if is_terminal else "\n", flush=True)
+        nonlocal last
+        if is_terminal or nodes != last:
+            print(f"  after {tries} tries: {_operators(nodes)}", end="\r" if is_terminal else "\n", flush=True)
+        last = nodes
 
     try:
         result = minify(options.path, out, pattern=options.regex, timeout=options.timeout, on_progress=progress)
     except (MinifyError, OSError) as error:
         raise Usage(str(error)) from error
-    print(f"{result.before} operators became {result.after}, in {result.tries} tries: {result.path}")
-    print(f"  {result.failure.kind}: {_shortened(result.failure.text, 76)}")
+    print(f"{_operators(result.before)} became {result.after}, in {result.tries} tries: {result.path}")
+    _print_wrapped(f"{result.failure.kind}: {result.failure.text}")
     return 0
 
 
+def _operators(count: int) -> str:
+    return f"{count} operator{'s' if count != 1 else ''}"
+
+
 # What a path is
+
+
+def _bundles_in(path: pathlib.Path) -> list[pathlib.Path]:
+    """A bundle's folder, or all below a folder that failing tests have left."""
+    if path.is_dir() and not (path / "manifest.json").exists():
+        below = sorted(manifest.parent for manifest in path.rglob("manifest.json"))
+        if below:
+            return below
+    _manifest_of(path)
+    return [path]
 
 
 def _manifest_of(folder: pathlib.Path) -> dict[str, Any]:
@@ -200,9 +235,9 @@ def _check_script(script: pathlib.Path) -> None:
         raise Usage(f"expected a script of a reproducer, found one that thunder_fx did not write: {script}")
 
 
-def _shortened(text: str, length: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= length else text[: length - 4] + " ..."
+def _print_wrapped(text: str, lines: int = 6) -> None:
+    for line in textwrap.wrap(text, 76, max_lines=lines, placeholder=" ..."):
+        print(f"    {line}")
 
 
 # The environment

@@ -119,10 +119,11 @@ class Reproducers:
 
             compilers = of_tests.belonging(item, failure, self.first_graph)
             taken = compilers[: self.left] if self.bytes_left > 0 else []
-            paths = of_tests.save(taken, self.folder / self._name(item))
+            about = f"Left by the test `{item.nodeid}`, which failed in {report.when}: {_first_line(failure)}"
+            paths = of_tests.save(taken, self.folder / self._name(item), about)
             self.left -= len(taken)
             self.bytes_left -= sum(map(of_tests.size, paths))
-            lines = [*paths]
+            lines = [*paths, f"to run: thunder-fx verify {self.folder / self._name(item)}"] if paths else []
             if len(taken) < len(compilers):
                 option = "--thunder-fx-repro-max" + ("" if self.left == 0 else "-size")
                 lines.append(f"{len(compilers) - len(taken)} more were left out: {option} is reached")
@@ -146,16 +147,23 @@ class Reproducers:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not self.is_worker and report.outcome != "passed":
             paths = [str(value) for name, value in report.user_properties if name == _PROPERTY]
-            self.entries += [(report.nodeid, report.when or "", path) for path in paths]
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = str(getattr(crash, "message", "")).partition("\n")[0]
+            self.entries += [(report.nodeid, why, path) for path in paths]
 
     def pytest_sessionfinish(self) -> None:
         if self.entries:
-            lines = ["# Reproducers of failing tests", ""]
-            for nodeid, _, path in dict.fromkeys((nodeid, "", path) for nodeid, _, path in self.entries):
+            lines = ["# Reproducers of failing tests", "", "`thunder-fx verify` on this folder runs them.", ""]
+            whys = {path: (nodeid, why) for nodeid, why, path in reversed(self.entries)}
+            for path, (nodeid, why) in reversed(whys.items()):
                 relative = os.path.relpath(path, self.folder).replace(os.sep, "/")
-                lines.append(f"- `{nodeid}`: [{relative}]({relative}/index.md)")
+                lines.append(f"- `{nodeid}`: [{relative}]({relative}/index.md)" + (f": `{why}`" if why else ""))
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / "index.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _first_line(failure: pytest.ExceptionInfo[BaseException]) -> str:
+    return f"`{failure.exconly().partition(chr(10))[0]}`"
 
 
 def _next_graph() -> int:

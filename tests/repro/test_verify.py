@@ -41,7 +41,7 @@ def test_each_fault_is_reproduced(fault, tmp_path):
     for entry in entries:
         if FAULTS[fault] is None:
             assert entry["error"] is None
-            assert entry["found"].startswith("output 0: Tensor-likes are not close!")
+            assert entry["found"].startswith("output 0: Tensor-likes are not close")
         else:
             assert entry["error"].startswith(FAULTS[fault])
             assert entry["found"].startswith(FAULTS[fault])

@@ -136,9 +136,18 @@ def save_reproducer(
 
 
 def save(
-    compiler: ThunderCompiler, name: str | None, folder: str | os.PathLike[str], *, inputs: str, kinds: Sequence[str]
+    compiler: ThunderCompiler,
+    name: str | None,
+    folder: str | os.PathLike[str],
+    *,
+    inputs: str,
+    kinds: Sequence[str],
+    about: str | None = None,
 ) -> ReproducerBundle:
-    """save_reproducer() for a ThunderCompiler; without a name the bundle is called as the first captured function."""
+    """save_reproducer() for a ThunderCompiler; without a name the bundle is called as the first captured function.
+
+    `about` says what left it, for the index: a test that failed.
+    """
     infos = [info for info in compiler.subgraph_infos if info.original_graph_module is not None]
     if not infos:
         raise NotCompiledError(f"{name or 'this ThunderCompiler'} has no graph yet: call the compiled function first")
@@ -148,7 +157,7 @@ def save(
     scripts = [each for kind in kinds for each in _scripts(compiler, infos, real=inputs == "real", kind=kind)]
     with _saving:
         token = _token_of.setdefault(compiler, uuid.uuid4().hex)
-        manifest = _manifest(compiler, infos, scripts, name, token, inputs)
+        manifest = {**_manifest(compiler, infos, scripts, name, token, inputs), "about": about}
         target = _place(root, name, token, [entry["path"] for entry in manifest["files"]])
         with _written_whole(target) as draft:
             _write_files(draft, scripts, manifest)
@@ -288,7 +297,13 @@ def _graph_entry(index: int, info: SubgraphInfo) -> dict[str, Any]:
             for r in info.regions
         ],
         "split_reasons": [
-            {"node": r.node, "type": r.reason_type.name, "reason": r.info, "exception": r.exception, "source": r.source}
+            {
+                "node": r.node,
+                "type": r.reason_type.name,
+                "reason": script.without_addresses(r.info),
+                "exception": r.exception,
+                "source": r.source,
+            }
             for r in info.split_reasons
         ],
     }

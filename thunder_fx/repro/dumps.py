@@ -76,12 +76,13 @@ def _save(compiler: ThunderCompiler, folder: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def saved(compiler: ThunderCompiler, name: str, folder: pathlib.Path) -> pathlib.Path:
+def saved(compiler: ThunderCompiler, name: str, folder: pathlib.Path, about: str | None = None) -> pathlib.Path:
     """Save a bundle without a word, with the inputs that were asked for, and give its folder."""
     recorded = config.capture_inputs == "values" and any(info._inputs for info in compiler.subgraph_infos)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what has to be supplied is in the index, too
-        return save(compiler, name, folder, inputs="real" if recorded else "synthetic", kinds=("repro",)).folder
+        inputs = "real" if recorded else "synthetic"
+        return save(compiler, name, folder, inputs=inputs, kinds=("repro",), about=about).folder
 
 
 def name_of(compiler: ThunderCompiler) -> str:

@@ -115,6 +115,7 @@ def _tensor(
     extras = [str(offset)] if offset else []
     extras += ["requires_grad=True"] if requires_grad else []
     extras += ["conj=True"] if value.is_conj() else []
+    extras += ["neg=True"] if value.is_neg() else []
     return f"tensor({', '.join([name, str(value.dtype), str(shape), str(stride), *extras])})"
 
 
@@ -132,7 +133,12 @@ def _loaded(value: torch.Tensor, found: Inputs) -> str:
     """Save a piece of memory as a tensor that a person can read: in the input's own shape, if it is all of it."""
     whole = value.detach()
     is_all = value.is_contiguous() and value.storage_offset() == 0
-    if not is_all or value.numel() * value.element_size() != value.untyped_storage().nbytes() or value.is_conj():
+    if (
+        not is_all
+        or value.numel() * value.element_size() != value.untyped_storage().nbytes()
+        or value.is_conj()
+        or value.is_neg()
+    ):
         size = value.untyped_storage().nbytes()
         # As bytes, where another input's dtype made the memory of a length that this one's does not divide.
         dtype = value.dtype if size % value.element_size() == 0 else torch.uint8

@@ -125,7 +125,9 @@ class _Search:
 
         # fx_minifier runs the graph eager for intermediate values, and tells on stderr what it does.
         with self.reproducer.modes(), contextlib.redirect_stderr(io.StringIO()):
-            smallest, inputs = _torch.minify_graph(graph_module, values, fails)
+            eager = self._try(self.script, ["--compiler", "eager"])
+            runs_eager = eager is None or eager.kind not in ("dies", "hangs")
+            smallest, inputs = _torch.minify_graph(graph_module, values, fails, runs_eager=runs_eager)
         return smallest, list(inputs)
 
     def _first_failure(self, folder: pathlib.Path) -> tuple[Failure, str]:
@@ -134,7 +136,10 @@ class _Search:
         compilers = ["thunder", "inductor"] if split else [self.reproducer.compiler]
         recorded = self._try(self.script, [])
         if recorded is None:
-            raise MinifyError(f"{self.script} does not fail: there is nothing to shrink")
+            raise MinifyError(
+                f"{self.script} does not fail: there is nothing to shrink. Made-up inputs may not fail as yours did: "
+                "record them with THUNDER_FX_CAPTURE_INPUTS=values"
+            )
         for compiler in compilers:
             failure = self._try(self.script, ["--compiler", compiler]) if split else recorded
             if failure is not None and recorded.is_like(failure, self.pattern):
@@ -207,7 +212,7 @@ def _with_replaced(text: str, graph: str, compiler: str, computed: list[int]) ->
             replaced[span] = "reproducer = Reproducer(\n" + "".join(f"    {k},\n" for k in keywords) + ")\n"
     for (first, last), new in sorted(replaced.items(), reverse=True):
         lines[first:last] = [new]
-    return "".join(lines)
+    return re.sub(r"\n{4,}", "\n\n\n", "".join(lines))
 
 
 def _count(graph_module: GraphModule) -> int:

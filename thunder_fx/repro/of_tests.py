@@ -35,14 +35,15 @@ def belonging(item: Any, failure: Any, first_graph: int) -> list[ThunderCompiler
     return sorted(unique, key=lambda compiler: compiler.subgraph_infos[0].graph_id)
 
 
-def save(compilers: Iterable[ThunderCompiler], folder: pathlib.Path) -> list[str]:
+def save(compilers: Iterable[ThunderCompiler], folder: pathlib.Path, about: str) -> list[str]:
     """Save a bundle of each; gives their folders."""
     names: dict[str, int] = {}
     paths = []
     for compiler in compilers:
         name = name_of(compiler)
         count = names[safe(name)] = names.get(safe(name), 0) + 1
-        paths.append(str(saved(compiler, name, folder / (safe(name) if count == 1 else f"{safe(name)}_{count}"))))
+        place = folder / (safe(name) if count == 1 else f"{safe(name)}_{count}")
+        paths.append(str(saved(compiler, name, place, about)))
     return paths
 
 

@@ -199,7 +199,7 @@ class Reproducer:
         start = time.perf_counter()
         ours = self.run(self.compiled(compiler), inputs)
         seconds = time.perf_counter() - start
-        what = f"{len(ours.outputs)} outputs, {len(ours.gradients)} gradients"
+        what = f"outputs: {len(ours.outputs)}, gradients: {len(ours.gradients)}"
         by = self.compiler if compiler == "recorded" else compiler
         print(f"compiler {by}: compiled and ran in {seconds:.1f} s, {what}")
         if not check:
@@ -334,7 +334,7 @@ def _other_values(got: Any, wanted: Any) -> str | None:
     try:
         torch.testing.assert_close(got, wanted, equal_nan=True)
     except AssertionError as error:
-        return str(error).strip().replace("\n", "; ").replace(";;", ";").replace("; ;", ";")
+        return ", ".join(line.strip().rstrip("!") for line in str(error).splitlines() if line.strip())
     return None
 
 
@@ -389,10 +389,12 @@ def tensor(
     *,
     requires_grad: bool = False,
     conj: bool = False,
+    neg: bool = False,
 ) -> torch.Tensor:
     """A tensor of this layout (in elements) in a piece of memory, which other tensors may share."""
     view = _view(memory.untyped_storage(), dtype, memory.device, shape, stride, offset)
-    return (view.conj() if conj else view).requires_grad_(requires_grad)
+    view = view.conj() if conj else view
+    return (torch._neg_view(view) if neg else view).requires_grad_(requires_grad)
 
 
 def _view(

@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.resources
 import inspect
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,7 +88,7 @@ def of_region(info: SubgraphInfo, index: int, region: Region, request: Request) 
     assert split is not None
     graph_module = partition.region_graph(split, region.name)
     name = f"graph{index}_{region.name}"
-    title = f"Region {region.name} of graph {index} of {info.source or 'a callable'}: {len(region.nodes)} operators."
+    title = f"Region {region.name} of graph {index} of {info.source or 'a callable'}: {operators(len(region.nodes))}."
     script = Script(name, title, _tried(region), region.error, region=region.name)
     state = state_at_regions(info)[region.name]
     return _write(script, graph_module, info, state, region._inputs, request, None)
@@ -258,10 +259,10 @@ def _facts(script: Script, info: SubgraphInfo, request: Request) -> list[tuple[s
     """What a person wants to know before reading the code, by heading."""
     facts = []
     if script.region is None and info.regions:
-        lines = [f"{r.name}: {len(r.nodes)} operators, run by {r.compiler.name}" for r in info.regions]
+        lines = [f"{r.name}: {operators(len(r.nodes))}, run by {r.compiler.name}" for r in info.regions]
         facts.append(("Regions", lines))
     if script.region is None and info.split_reasons:
-        facts.append(("Not run by thunder", [f"{r.node}: {r.info}" for r in info.split_reasons]))
+        facts.append(("Not run by thunder", [f"{r.node}: {without_addresses(r.info)}" for r in info.split_reasons]))
     breaks = [info.graph_break_reason, info.recompile_reason]
     for heading, reason in zip(("The graph ends here, since", "It was compiled again, since"), breaks, strict=True):
         if script.region is None and reason:
@@ -276,6 +277,14 @@ def _facts(script: Script, info: SubgraphInfo, request: Request) -> list[tuple[s
     if script.notes:
         facts.append(("Not as it was", script.notes))
     return [(heading, [_in_docstring(line) for line in lines]) for heading, lines in facts]
+
+
+def without_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
+def operators(count: int) -> str:
+    return f"{count} operator{'s' if count != 1 else ''}"
 
 
 def _in_docstring(text: str) -> str:
