@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -39,12 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return int(options.run(options))
-    except Usage as error:
+    except (Usage, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # `thunder-fx env | head`
+            sys.stderr.close()
+            return 1
         print(f"thunder-fx {options.command}: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # `thunder-fx env | head`
-        sys.stderr.close()
-        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,11 +65,26 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("path", type=pathlib.Path, metavar="FOLDER")
     minify = command("minify", _minify, "shrink the graph of a script that fails, while it fails in the same way")
     minify.add_argument("path", type=pathlib.Path, metavar="SCRIPT")
-    minify.add_argument("--regex", metavar="TEXT", help="the same way is an error whose text has this")
+    minify.add_argument("--regex", metavar="TEXT", type=_pattern, help="the same way is an error whose text has this")
     minify.add_argument("--out", type=pathlib.Path, metavar="FILE", help="default: beside SCRIPT, *_minified_repro.py")
-    minify.add_argument("--timeout", type=float, default=300, metavar="SECONDS", help="of each try (300)")
+    minify.add_argument("--timeout", type=_seconds, default=300, metavar="SECONDS", help="of each try (300)")
     command("env", _env, "versions, devices, and which adaptations to them are active")
     return parser
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+    return text
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 1 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"takes seconds, at least 1; found {text}")
+    return value
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -143,7 +159,7 @@ def _verify_bundle(folder: pathlib.Path) -> int:
 
 def _not_as_recorded(entry: dict[str, Any], manifest: dict[str, Any]) -> str | None:
     """In words; None for a script that did what was recorded of it."""
-    outcome, error = entry["verified"], entry["error"]
+    outcome, error = entry["verified"], entry.get("error")
     if outcome == ("reproduced the error" if error else "agrees"):
         return None
     if outcome == "reproduced the error":
@@ -204,17 +220,20 @@ def _manifest_of(folder: pathlib.Path) -> dict[str, Any]:
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         version = manifest["schema_version"]
+        if not isinstance(version, int) or version > SCHEMA_VERSION:
+            raise Usage(
+                f"expected a manifest of schema {SCHEMA_VERSION} at most, found {version} in {folder}: a newer "
+                f"thunder_fx wrote it ({manifest.get('written_by')})"
+            )
+        entries = [(entry["path"], entry["kind"]) for entry in manifest["files"]]
+        if any(pathlib.PurePath(path).is_absolute() or ".." in pathlib.PurePath(path).parts for path, _ in entries):
+            raise ValueError("a path that leads out of the folder")
     except FileNotFoundError:
         raise Usage(f"expected a folder that save_reproducer() wrote, found no manifest.json in {folder}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise Usage(
             f"expected a manifest of thunder_fx, found another in {folder / 'manifest.json'} ({error!r})"
         ) from None
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
-        raise Usage(
-            f"expected a manifest of schema {SCHEMA_VERSION} at most, found {version} in {folder}: a newer thunder_fx "
-            f"wrote it ({manifest.get('written_by')})"
-        )
     return dict(manifest)
 
 

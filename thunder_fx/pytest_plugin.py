@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import sys
+import warnings
 from collections.abc import Generator
 from typing import Any
 
@@ -73,8 +74,10 @@ class Reproducers:
         self.folder = pathlib.Path(os.path.abspath(folder))
         self.is_worker = worker is not None
         workers = (worker or {}).get("workercount", 1)
-        self.left = max(1, config.getoption("thunder_fx_repro_max") // workers)
-        self.bytes_left = (config.getoption("thunder_fx_repro_max_size") << 20) // workers
+        most = max(0, config.getoption("thunder_fx_repro_max"))
+        self.left = -(-most // workers)
+        self.bytes_left = (max(0, config.getoption("thunder_fx_repro_max_size")) << 20) // workers
+        self.saved: set[str] = set()
         self.first_graph = 0
         self.entries: list[tuple[str, str, str]] = []
         self._silence_dumps()
@@ -120,12 +123,15 @@ class Reproducers:
             compilers = of_tests.belonging(item, failure, self.first_graph)
             taken = compilers[: self.left] if self.bytes_left > 0 else []
             about = f"Left by the test `{item.nodeid}`, which failed in {report.when}: {_first_line(failure)}"
-            paths = of_tests.save(taken, self.folder / self._name(item), about)
-            self.left -= len(taken)
-            self.bytes_left -= sum(map(of_tests.size, paths))
+            paths, troubles = of_tests.save(taken, self.folder / self._name(item), about)
+            new = set(paths) - self.saved
+            self.saved |= new
+            self.left -= len(new)
+            self.bytes_left -= sum(map(of_tests.size, new))
             lines = [*paths, f"to run: thunder-fx verify {self.folder / self._name(item)}"] if paths else []
+            lines += troubles
             if len(taken) < len(compilers):
-                option = "--thunder-fx-repro-max" + ("" if self.left == 0 else "-size")
+                option = "--thunder-fx-repro-max" + ("" if len(taken) or not self.left else "-size")
                 lines.append(f"{len(compilers) - len(taken)} more were left out: {option} is reached")
         except Exception as trouble:
             paths, lines = [], [f"none could be saved: {type(trouble).__name__}: {trouble}"]
@@ -153,13 +159,39 @@ class Reproducers:
 
     def pytest_sessionfinish(self) -> None:
         if self.entries:
-            lines = ["# Reproducers of failing tests", "", "`thunder-fx verify` on this folder runs them.", ""]
-            whys = {path: (nodeid, why) for nodeid, why, path in reversed(self.entries)}
-            for path, (nodeid, why) in reversed(whys.items()):
-                relative = os.path.relpath(path, self.folder).replace(os.sep, "/")
-                lines.append(f"- `{nodeid}`: [{relative}]({relative}/index.md)" + (f": `{why}`" if why else ""))
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "index.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            try:
+                self._write_index()
+            except OSError as trouble:  # the run ends as it would have ended
+                warnings.warn(f"thunder_fx: {self.folder / 'index.md'} could not be written: {trouble}", stacklevel=1)
+
+    def _write_index(self) -> None:
+        """This run's, and those that an earlier run left in the folder."""
+        whys = {path: (nodeid, why) for nodeid, why, path in reversed(self.entries)}
+        lines = {}
+        for path, (nodeid, why) in reversed(whys.items()):
+            relative = os.path.relpath(path, self.folder).replace(os.sep, "/")
+            lines[relative] = f"- `{nodeid}`: [{relative}]({relative}/index.md)" + (f": `{why}`" if why else "")
+        index = self.folder / "index.md"
+        for line in index.read_text(encoding="utf-8").splitlines() if index.exists() else ():
+            found = re.match(r"- `.*`: \[(.*?)\]\(", line)
+            if found and (self.folder / found[1]).exists():
+                lines.setdefault(found[1], line)
+        text = [
+            "# Reproducers of failing tests",
+            "",
+            "`thunder-fx verify` on this folder runs them.",
+            "",
+            *lines.values(),
+        ]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        index.write_text("\n".join(text) + "\n", encoding="utf-8")
+
+    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+        """Where --show-capture leaves the sections of reports out, the paths stand by themselves."""
+        if self.entries and config.getoption("showcapture", "all") != "all":
+            terminalreporter.section(_SECTION)
+            for path in dict.fromkeys(path for _, _, path in self.entries):
+                terminalreporter.line(path)
 
 
 def _first_line(failure: pytest.ExceptionInfo[BaseException]) -> str:

@@ -210,6 +210,25 @@ def test_made_up_inputs_have_no_value_of_the_users(tmp_path):
     assert not any(abs(value - secret) < 1e-6 for value in values)
 
 
+def test_buffers_that_are_attributes_of_the_graph_are_made_up_too(tmp_path):
+    """As Dynamo leaves them where it does not inline Modules (an option of torch 2.9)."""
+    with torch._dynamo.config.patch(inline_inbuilt_nn_modules=False):
+        compiled = called(WithBuffer(), torch.rand(3))
+    save_reproducer(compiled, tmp_path)
+    assert not any(b"1234567" in text for text in files_in(tmp_path).values())
+
+
+class WithBuffer(torch.nn.Module):
+    """Its state is no parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("secret", torch.full((3,), 0.1234567))
+
+    def forward(self, x):
+        return x + self.secret
+
+
 def test_recorded_inputs_are_those_of_the_last_call_and_move_with_the_folder(tmp_path):
     """Aliasing and layout kept, each piece of memory once, readable by torch.load(weights_only=True)."""
     x = torch.arange(12.0).reshape(3, 4)

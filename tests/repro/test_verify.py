@@ -18,7 +18,8 @@ FAULTS = {
     faults.does_not_compile_in_thunder: "RuntimeError: boom in a transform",
     faults.fails_in_thunder: "IndexError: index 99 is out of bounds",
     faults.wrong_in_inductor: None,
-    faults.does_not_compile_in_inductor: "InductorError: RuntimeError: boom in a pass",
+    # Torch 2.13 puts an InductorError around it, 2.9 does not.
+    faults.does_not_compile_in_inductor: "RuntimeError: boom in a pass",
     faults.fails_in_inductor: "RuntimeError: kernel, ",
 }
 
@@ -43,8 +44,8 @@ def test_each_fault_is_reproduced(fault, tmp_path):
             assert entry["error"] is None
             assert entry["found"].startswith("output 0: Tensor-likes are not close")
         else:
-            assert entry["error"].startswith(FAULTS[fault])
-            assert entry["found"].startswith(FAULTS[fault])
+            assert entry["error"].removeprefix("InductorError: ").startswith(FAULTS[fault])
+            assert entry["found"].removeprefix("InductorError: ").startswith(FAULTS[fault])
     assert json.loads((bundle.folder / "manifest.json").read_text()) == bundle.manifest
     index = (bundle.folder / "index.md").read_text()
     assert index.count("| reproduced the error |") == 2

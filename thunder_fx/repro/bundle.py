@@ -373,6 +373,11 @@ def _place(root: pathlib.Path, name: str, token: str, files: Sequence[str]) -> p
     raise ReproducerError(errno.EEXIST, why, str(root))
 
 
+def is_free_for(compiler: ThunderCompiler, folder: pathlib.Path) -> bool:
+    """Whether a folder has no bundle of another compiler's."""
+    return _token_in(folder) in (None, _token_of.get(compiler))
+
+
 def _conflicts(folder: pathlib.Path, names: set[str]) -> bool:
     """Whether somebody else's file has a name in an earlier bundle's folder that the new one needs."""
     earlier = json.loads((folder / "manifest.json").read_text())

@@ -61,8 +61,15 @@ class Source:
             )
             return f"self.{name} = torch.nn.Parameter({made}, requires_grad={value.requires_grad})"
         if isinstance(value, torch.Tensor):
-            return f'self.register_buffer("{name}", {self._constant(value)}, persistent=False)'
+            made = self._state_of_module(value) if name.startswith("L__") else self._constant(value)
+            return f'self.register_buffer("{name}", {made}, persistent=False)'
         return f"self.{name} = {self._expression(value, f'the attribute {name} of the graph')}"
+
+    @staticmethod
+    def _state_of_module(value: torch.Tensor) -> str:
+        """A user's buffer, which Dynamo leaves in the graph where inline_inbuilt_nn_modules is off (torch 2.9)."""
+        kind = "positive" if value.is_floating_point() else "index"
+        return f"filled({value.numel()}, {value.dtype}, {kind!r}, {str(value.device)!r}).reshape({tuple(value.shape)})"
 
     def _constant(self, value: torch.Tensor) -> str:
         if value.numel() <= 64 and value.layout is torch.strided and not value.is_quantized:

@@ -102,10 +102,12 @@ def safe(name: str, length: int = 60) -> str:
 
 def _note(error: BaseException, text: str) -> None:
     logger.warning(text)
-    if sys.version_info >= (3, 11):
-        error.add_note(text)
-    else:  # what add_note does; pytest shows it, and a traceback of Python 3.10 does not
-        vars(error)["__notes__"] = [*getattr(error, "__notes__", []), text]
+    # An exception may refuse: a frozen dataclass has no attribute that could be set.
+    with contextlib.suppress(Exception):
+        if sys.version_info >= (3, 11):
+            error.add_note(text)
+        else:  # what add_note does; pytest shows it, and a traceback of Python 3.10 does not
+            vars(error)["__notes__"] = [*getattr(error, "__notes__", []), text]
     has_text = type(error).__str__ is BaseException.__str__ and len(error.args) == 1 and isinstance(error.args[0], str)
     if has_text and _torch.inside_dynamo():
         # torch.compile makes a new exception of a backend's, of its text alone.

@@ -44,8 +44,17 @@ class Failure:
         """Whether another failure is the same; with a pattern, whether its text has it."""
         if pattern is not None:
             return self.kind == other.kind and re.search(pattern, other.text) is not None
-        # What differs from eager, and by how much, changes with the graph; an error's text must not.
-        return self.kind == other.kind and (self.kind == "differs" or _first_line(self.text) == _first_line(other.text))
+        if self.kind != other.kind:
+            return False
+        # By how much values differ from eager's changes with the graph; an error's text must not.
+        if self.kind == "differs":
+            return _OF_VALUES in other.text if _OF_VALUES in self.text else _OF_VALUES not in other.text
+        return _first_line(self.text) == _first_line(other.text)
+
+
+_OF_VALUES = "not close"
+# The exit status of a try whose script could not even be loaded: that is no failure like any other.
+_NOT_LOADED = 99
 
 
 def _first_line(text: str) -> str:
@@ -95,17 +104,19 @@ class _Search:
     ) -> None:
         self.text = script.read_text(encoding="utf-8")
         self.script, self.pattern, self.timeout, self.on_progress = script, pattern, timeout, on_progress
-        self.reproducer: Reproducer = runpy.run_path(str(script), run_name="minified")["reproducer"]
+        try:
+            self._names = runpy.run_path(str(script), run_name="minified")
+            self.reproducer: Reproducer = self._names["reproducer"]
+            self.inputs = self.reproducer.make_inputs()
+        except (Exception, SystemExit) as error:
+            raise MinifyError(f"{script} cannot be loaded: {type(error).__name__}: {error}") from error
         self.tries, self.compiler, self.failure = 0, self.reproducer.compiler, Failure("agrees")
         self.before = self.smallest = 0
 
     def run(self, folder: pathlib.Path) -> tuple[GraphModule, list[Any]]:
         self.failure, self.compiler = self._first_failure(folder)
-        names = runpy.run_path(str(self.script), run_name="minified")
-        graph_module = names["as_graph"](self.reproducer.graph())
-        values = self.reproducer.make_inputs()
+        graph_module, values = self._names["as_graph"](self.reproducer.graph()), self.inputs
         self.before = self.smallest = _count(graph_module)
-        found: list[tuple[GraphModule, list[Any]]] = [(graph_module, values)]
 
         def fails(candidate: GraphModule, inputs: Sequence[Any]) -> bool:
             path = folder / f"try{self.tries}" / "minified_repro.py"
@@ -116,9 +127,8 @@ class _Search:
             except Exception:  # a candidate that cannot be written is none
                 return False
             is_same = self._fails_like_first(path)
-            if is_same and _count(candidate) <= self.smallest:
-                self.smallest = _count(candidate)
-                found.append((candidate, list(inputs)))
+            if is_same:
+                self.smallest = min(self.smallest, _count(candidate))
             if self.on_progress is not None:
                 self.on_progress(self.tries, self.smallest)
             return is_same
@@ -165,6 +175,8 @@ class _Search:
                 process.kill()
                 process.join()
                 return Failure("hangs")
+            if process.exitcode == _NOT_LOADED:
+                return None
             if not report.exists():
                 return Failure("dies", f"exit status {process.exitcode}")
             found = json.loads(report.read_text())
@@ -232,4 +244,8 @@ def _context() -> Any:
 def _run_script(path: str, arguments: list[str]) -> None:
     """In the child."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-        sys.exit(runpy.run_path(path, run_name="minified")["reproducer"].main(arguments))
+        try:
+            reproducer = runpy.run_path(path, run_name="minified")["reproducer"]
+        except BaseException:
+            sys.exit(_NOT_LOADED)
+        sys.exit(reproducer.main(arguments))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import itertools
 import pathlib
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +15,9 @@ import torch
 from thunder_fx import _torch
 from thunder_fx.compiler import CompiledGraph, ThunderCompiler, live_compilers
 from thunder_fx.registry import known
+from thunder_fx.repro.bundle import is_free_for
 from thunder_fx.repro.dumps import name_of, safe, saved
+from thunder_fx.subgraph import describe
 
 # How deep the values of fixtures are searched: attributes and elements of attributes and elements.
 DEPTH = 3
@@ -28,23 +32,27 @@ def belonging(item: Any, failure: Any, first_graph: int) -> list[ThunderCompiler
     """
     found = [c for c in live_compilers() if any(info.graph_id >= first_graph for info in c.subgraph_infos)]
     fixtures = dict(getattr(item, "funcargs", {}))
-    for value in (*fixtures.values(), *_globals_named_by(getattr(item, "obj", None)), getattr(item, "instance", None)):
+    of_class = [vars(base) for base in getattr(getattr(item, "cls", None), "__mro__", ())[:-1]]
+    values = (*fixtures.values(), *_globals_named_by(getattr(item, "obj", None)), getattr(item, "instance", None))
+    for value in (*values, *map(dict, of_class)):
         found += _reachable(value)
     found += _on_traceback(failure.tb)
     unique = dict.fromkeys(compiler for compiler in found if compiler.subgraph_infos)
     return sorted(unique, key=lambda compiler: compiler.subgraph_infos[0].graph_id)
 
 
-def save(compilers: Iterable[ThunderCompiler], folder: pathlib.Path, about: str) -> list[str]:
-    """Save a bundle of each; gives their folders."""
-    names: dict[str, int] = {}
-    paths = []
+def save(compilers: Iterable[ThunderCompiler], folder: pathlib.Path, about: str) -> tuple[list[str], list[str]]:
+    """Save a bundle of each; gives their folders, and what kept others from being saved."""
+    paths, troubles = [], []
     for compiler in compilers:
-        name = name_of(compiler)
-        count = names[safe(name)] = names.get(safe(name), 0) + 1
-        place = folder / (safe(name) if count == 1 else f"{safe(name)}_{count}")
-        paths.append(str(saved(compiler, name, place, about)))
-    return paths
+        try:
+            name = name_of(compiler)
+            places = (folder / (safe(name) if n == 1 else f"{safe(name)}_{n}") for n in itertools.count(1))
+            place = next(place for place in places if is_free_for(compiler, place))
+            paths.append(str(saved(compiler, name, place, about)))
+        except Exception as trouble:  # which must hide neither the other bundles nor the test's failure
+            troubles.append(f"one could not be saved: {describe(trouble)}")
+    return paths, troubles
 
 
 def size(folder: str) -> int:
@@ -61,17 +69,17 @@ def _globals_named_by(function: Any) -> Iterator[Any]:
 
 def _reachable(value: Any) -> Iterator[ThunderCompiler]:
     """The compilers of the callables that a value is, holds, or has as attributes."""
-    pending, seen = [(value, 0)], set()
-    while pending:
-        value, depth = pending.pop()
-        if id(value) in seen or isinstance(value, _PLAIN):
+    pending, seen = collections.deque([(value, 0)]), set()
+    while pending:  # breadth first: what is reached on several ways counts by the shortest
+        value, depth = pending.popleft()
+        if id(value) in seen or issubclass(type(value), _PLAIN):
             continue
         seen.add(id(value))
         compiler = known(value)
         if compiler is not None:
             yield compiler
         if depth < DEPTH:
-            pending += [(part, depth + 1) for part in _parts(value)]
+            pending.extend((part, depth + 1) for part in _parts(value))
 
 
 _PLAIN = (str, bytes, int, float, complex, type(None), type, types.ModuleType, torch.Tensor, torch.dtype)
@@ -87,7 +95,11 @@ def _parts(value: Any) -> list[Any]:
             return [*(child for _, child in _torch.named_descendants(value)), *vars(value).values()]
         if isinstance(value, types.MethodType):
             return [value.__self__]
-        return list(getattr(value, "__dict__", {}).values())[:1000]
+        slots = [
+            name for base in type(value).__mro__ for name in getattr(base, "__slots__", ()) if isinstance(name, str)
+        ]
+        attributes = [getattr(value, name) for name in slots if hasattr(value, name) and not name.startswith("__")]
+        return [*getattr(value, "__dict__", {}).values(), *attributes][:1000]
     return []
 
 

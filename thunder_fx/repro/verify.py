@@ -33,7 +33,7 @@ def run_all(
 ) -> Iterator[tuple[str, Result]]:
     """Run scripts, as many at a time as there are CPUs for two each, and give each result as it comes."""
     with ThreadPoolExecutor(max(1, min(8, (os.cpu_count() or 1) // 2))) as pool:
-        futures = {pool.submit(run, folder / name, entry["error"], timeout): name for name, entry in files.items()}
+        futures = {pool.submit(run, folder / name, entry.get("error"), timeout): name for name, entry in files.items()}
         for future in as_completed(futures):
             yield futures[future], future.result()
 
