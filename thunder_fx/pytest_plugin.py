@@ -129,7 +129,7 @@ class Reproducers:
             self.left -= len(new)
             self.bytes_left -= sum(map(of_tests.size, new))
             lines = [*paths, f"to run: thunder-fx verify {self.folder / self._name(item)}"] if paths else []
-            lines += troubles
+            lines += [f"{'one could not' if paths else 'none could'} be saved: {trouble}" for trouble in troubles]
             if len(taken) < len(compilers):
                 option = "--thunder-fx-repro-max" + ("" if len(taken) or not self.left else "-size")
                 lines.append(f"{len(compilers) - len(taken)} more were left out: {option} is reached")

@@ -391,7 +391,7 @@ def _conflicts(folder: pathlib.Path, names: set[str]) -> bool:
 def _token_in(folder: pathlib.Path) -> str | None:
     try:
         token = json.loads((folder / "manifest.json").read_text())["token"]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError):
         return "not ours"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import itertools
 import pathlib
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,8 +14,8 @@ import torch
 from thunder_fx import _torch
 from thunder_fx.compiler import CompiledGraph, ThunderCompiler, live_compilers
 from thunder_fx.registry import known
-from thunder_fx.repro.bundle import is_free_for
-from thunder_fx.repro.dumps import name_of, safe, saved
+from thunder_fx.repro.bundle import is_free_for, safe
+from thunder_fx.repro.dumps import name_of, saved
 from thunder_fx.subgraph import describe
 
 # How deep the values of fixtures are searched: attributes and elements of attributes and elements.
@@ -47,11 +46,11 @@ def save(compilers: Iterable[ThunderCompiler], folder: pathlib.Path, about: str)
     for compiler in compilers:
         try:
             name = name_of(compiler)
-            places = (folder / (safe(name) if n == 1 else f"{safe(name)}_{n}") for n in itertools.count(1))
-            place = next(place for place in places if is_free_for(compiler, place))
+            places = [folder / (safe(name) if n == 1 else f"{safe(name)}_{n}") for n in range(1, 1000)]
+            place = next((place for place in places if is_free_for(compiler, place)), places[0])
             paths.append(str(saved(compiler, name, place, about)))
         except Exception as trouble:  # which must hide neither the other bundles nor the test's failure
-            troubles.append(f"one could not be saved: {describe(trouble)}")
+            troubles.append(describe(trouble))
     return paths, troubles
 
 
