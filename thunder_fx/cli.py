@@ -16,17 +16,16 @@ import argparse
 import json
 import pathlib
 import re
-import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 from collections.abc import Sequence
 from typing import Any
 
-# Known without torch: the newest schema of a manifest that is understood, and what every script of ours has.
-SCHEMA_VERSION = 1
-MARK = "# ---- from here on every reproducer is the same ----"
+from thunder_fx.repro import MARK, SCHEMA_VERSION
+from thunder_fx.repro.verify import report_of
+
+# Those of runner.py, which imports torch.
 COMPILERS = ("thunder", "inductor", "eager")
 
 
@@ -117,16 +116,10 @@ def _run(options: argparse.Namespace) -> int:
 def _result_of(script: pathlib.Path, arguments: list[str]) -> tuple[str, float, str]:
     """What a script says came of it, how long it took, and the error or the difference."""
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        report = pathlib.Path(folder) / "report.json"
-        command = [sys.executable, str(script), *arguments, "--json", str(report)]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        seconds = time.perf_counter() - start
-        try:
-            found = json.loads(report.read_text())
-        except (FileNotFoundError, ValueError):
-            last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-            return "died", seconds, last
+    found = report_of(script, arguments)
+    seconds = time.perf_counter() - start
+    if isinstance(found, str):
+        return "died", seconds, found
     return found["outcome"], seconds, found["error"] or "; ".join(found["differences"])
 
 

@@ -268,4 +268,7 @@ class SubgraphInfo:
 
 def describe(error: BaseException) -> str:
     """An exception's type and text, on which no frame hangs."""
-    return f"{type(error).__name__}: {error}"
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # whose text raises: recording it must not put another exception in the place of the user's
+        return f"{type(error).__name__}: (its text cannot be had)"

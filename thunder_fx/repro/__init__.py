@@ -15,3 +15,8 @@
 They read records. What compiles imports them nowhere but where it has failed, and for thunder.dynamo's name on the
 compiler.
 """
+
+# Without torch, for the command line: the newest schema of a manifest that is understood, and a line of every script,
+# above which it has what is its own, and below which all are the same.
+SCHEMA_VERSION = 1
+MARK = "# ---- from here on every reproducer is the same ----"

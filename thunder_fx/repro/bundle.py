@@ -30,11 +30,10 @@ from thunder_fx.errors import NotCompiledError, OptionValueError, ReproducerErro
 from thunder_fx.inspection import why_no_graph
 from thunder_fx.options import THUNDER_DEFAULTS, describe_callable
 from thunder_fx.registry import resolve
-from thunder_fx.repro import script, verify
+from thunder_fx.repro import SCHEMA_VERSION, script, verify
 from thunder_fx.repro.values import Inexpressible, Writer
 from thunder_fx.subgraph import SubgraphInfo
 
-SCHEMA_VERSION = 1
 INPUTS = ("synthetic", "real")
 
 # A bundle is saved over an earlier one of the same compiler, and never over another's.
@@ -354,6 +353,11 @@ def _index_files(manifest: Mapping[str, Any]) -> dict[str, str]:
 # The folder
 
 
+def safe(name: str) -> str:
+    """A name for a folder, on any system."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.")[:60] or "callable"
+
+
 def _place(root: pathlib.Path, name: str, token: str, files: Sequence[str]) -> pathlib.Path:
     """Where a bundle goes: the folder itself, or a folder in it if what is there is not this compiler's."""
     for parent in (root, *root.parents):
@@ -361,7 +365,7 @@ def _place(root: pathlib.Path, name: str, token: str, files: Sequence[str]) -> p
             why = f"the reproducer of {name} cannot be saved in {root}, since this is a file; give another folder"
             raise ReproducerError(errno.ENOTDIR, why, str(parent))
     names = {*files, "index.md", "manifest.json", *(file.partition("/")[0] for file in files)}
-    base = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.")[:60] or "callable"
+    base = safe(name)
     candidates = [root, *(root / (base if n == 1 else f"{base}_{n}") for n in range(1, 10_000))]
     for candidate in candidates:
         found = _token_in(candidate)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import hashlib
 import operator
 import re
 import textwrap
@@ -175,8 +176,6 @@ def _has_differentiable_operand(node: torch.fx.Node) -> bool:
 
 def content_hash(value: torch.Tensor) -> str:
     """A name for a tensor by what is in it."""
-    import hashlib
-
     flat = value.detach().cpu().contiguous().reshape(-1)
     digest = hashlib.sha256(f"{value.dtype} {tuple(value.shape)} {tuple(value.stride())}".encode())
     digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")

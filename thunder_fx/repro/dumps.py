@@ -9,7 +9,6 @@ import contextlib
 import logging
 import os
 import pathlib
-import re
 import sys
 import warnings
 import weakref
@@ -22,7 +21,7 @@ from thunder_fx.compiler import ThunderCompiler
 from thunder_fx.errors import ConfigError
 from thunder_fx.options import describe_callable
 from thunder_fx.registry import compiled_callables, resolve
-from thunder_fx.repro.bundle import save
+from thunder_fx.repro.bundle import safe, save
 from thunder_fx.subgraph import describe
 
 logger = logging.getLogger("thunder_fx")
@@ -95,20 +94,15 @@ def name_of(compiler: ThunderCompiler) -> str:
     return sources[0].function if sources else "callable"
 
 
-def safe(name: str, length: int = 60) -> str:
-    """A name for a folder, on any system."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.")[:length] or "callable"
-
-
 def _note(error: BaseException, text: str) -> None:
     logger.warning(text)
+    has_text = type(error).__str__ is BaseException.__str__ and len(error.args) == 1 and isinstance(error.args[0], str)
     # An exception may refuse: a frozen dataclass has no attribute that could be set.
     with contextlib.suppress(Exception):
+        if has_text and _torch.inside_dynamo():
+            # torch.compile makes a new exception of a backend's, of its text alone.
+            error.args = (f"{error.args[0]}\n{text}",)
         if sys.version_info >= (3, 11):
             error.add_note(text)
         else:  # what add_note does; pytest shows it, and a traceback of Python 3.10 does not
             vars(error)["__notes__"] = [*getattr(error, "__notes__", []), text]
-    has_text = type(error).__str__ is BaseException.__str__ and len(error.args) == 1 and isinstance(error.args[0], str)
-    if has_text and _torch.inside_dynamo():
-        # torch.compile makes a new exception of a backend's, of its text alone.
-        error.args = (f"{error.args[0]}\n{text}",)

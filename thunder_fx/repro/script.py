@@ -23,8 +23,8 @@ from torch.fx import GraphModule
 import thunder_fx
 from thunder_fx import _placeholders
 from thunder_fx.graph import modes, partition, randomness, regions, structure
+from thunder_fx.repro import MARK, runner
 from thunder_fx.repro import inputs as inputs_as_code
-from thunder_fx.repro import runner
 from thunder_fx.repro.code import Source, for_thunder
 from thunder_fx.repro.values import Inexpressible, Writer, indented
 from thunder_fx.subgraph import CompilerType, RecordedInputs, Region, State, SubgraphInfo
@@ -315,14 +315,13 @@ def render(template: str, **values: Any) -> str:
 def _runner() -> tuple[str, str]:
     """What runner.py imports, and all of it below its marker."""
     text = importlib.resources.files("thunder_fx.repro").joinpath("runner.py").read_text()
-    head, marker, body = text.partition("# ---- from here on every reproducer is the same ----")
+    head, mark, body = text.partition(MARK)
     imports = head.partition("from __future__ import annotations")[2].strip().splitlines()
     others = [line for line in imports if not line.startswith("from thunder_fx")]
     forms = importlib.resources.files("thunder_fx.graph").joinpath("autograd_functions.py").read_text()
     forms = forms.partition("# ---- put into reproducers from here on ----")[2]
-    return "\n".join(
-        others
-    ).strip(), f"{(marker + body).strip()}\n\n\n# How thunder reads an autograd.Function{forms}".strip()
+    runner_text = f"{(mark + body).strip()}\n\n\n# How thunder reads an autograd.Function{forms}"
+    return "\n".join(others).strip(), runner_text.strip()
 
 
 @functools.cache

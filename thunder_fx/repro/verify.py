@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
@@ -39,22 +39,26 @@ def run_all(
 
 
 def run(path: pathlib.Path, recorded: str | None, timeout: float) -> Result:
-    """Run one script, from a folder that is not its own."""
+    """Run one script, and judge what it did."""
+    try:
+        found = report_of(path, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return Result(DOES_NOT_RUN, f"no end in {timeout:.0f} s")
+    return Result(DOES_NOT_RUN, found) if isinstance(found, str) else judge(found, recorded)
+
+
+def report_of(path: pathlib.Path, arguments: Sequence[str] = (), timeout: float | None = None) -> dict[str, Any] | str:
+    """Run a script from a folder that is not its own: what it reports, or, if it made no report, its last words."""
     with tempfile.TemporaryDirectory() as elsewhere:
         report = pathlib.Path(elsewhere) / "report.json"
-        command = [sys.executable, str(path), "--json", str(report)]
+        command = [sys.executable, str(path.absolute()), *arguments, "--json", str(report)]
+        done = subprocess.run(
+            command, cwd=elsewhere, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+        )
         try:
-            done = subprocess.run(
-                command, cwd=elsewhere, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
-            )
-        except subprocess.TimeoutExpired:
-            return Result(DOES_NOT_RUN, f"no end in {timeout:.0f} s")
-        try:
-            found = json.loads(report.read_text())
+            return dict(json.loads(report.read_text()))
         except (FileNotFoundError, ValueError):
-            last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-            return Result(DOES_NOT_RUN, last)
-    return judge(found, recorded)
+            return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
 
 
 def judge(found: Mapping[str, Any], recorded: str | None) -> Result:
