@@ -25,7 +25,18 @@ from thunder_fx import _keeping, _torch
 from thunder_fx import options as option_rules
 from thunder_fx._config import config
 from thunder_fx.errors import OptionError, ThunderFXWarning
-from thunder_fx.graph import capture, inductor, inplace, modes, partition, regions, rewrites, structure, support
+from thunder_fx.graph import (
+    capture,
+    higher_order,
+    inductor,
+    inplace,
+    modes,
+    partition,
+    regions,
+    rewrites,
+    structure,
+    support,
+)
 from thunder_fx.options import THUNDER_DEFAULTS
 from thunder_fx.subgraph import CompiledFunction, CompilerType, Region, Source, SubgraphInfo, describe
 
@@ -396,7 +407,7 @@ def compile_graph(
         if (found := record()) is not None:
             found.overlapping_calls += 1
 
-    return inplace.OverlapGuard(run, eager.forward, written, note)
+    return inplace.OverlapGuard(run, higher_order.runs_in_eager(eager).forward, written, note)
 
 
 def _compile_region(

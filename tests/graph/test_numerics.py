@@ -424,6 +424,26 @@ def test_checkpoint():
     assert "contains: node with name: sinc" in outside.split_reasons[0].info
 
 
+def test_a_checkpoint_that_runs_eager_drops_the_same_in_backward():
+    """Where a write keeps Inductor away, and where overlapping inputs do: the operator in the graph would draw anew."""
+
+    def dropping(x, y):
+        x.add_(1)
+        return checkpoint(lambda z: F.dropout(z.sin(), 0.5).sin(), y, use_reentrant=False) + x.sum()
+
+    compiled = thunderfx(dropping)
+    apart, overlapping = lambda memory: (memory[:20], memory[30:]), lambda memory: (memory[:20], memory[10:30])
+    for inputs in (apart, overlapping):
+
+        def on_leaf(fn, inputs=inputs):
+            return lambda memory: fn(*inputs(memory * 1))
+
+        assert_same_as_eager(on_leaf(compiled), on_leaf(dropping), torch.linspace(-2, 2, 50))
+    (info, *_) = get_subgraph_info(compiled)
+    assert any(region.compiler is CompilerType.EAGER for region in info.regions)
+    assert info.overlapping_calls
+
+
 # What a region must not be cut out of
 
 

@@ -1,6 +1,6 @@
 """Higher-order operators that thunder can take (checkpoint, autograd.Function), in the form in which it takes them.
 
-What they contain is judged like any other graph, in support.py; here is their calling convention alone.
+And the form in which eager takes a checkpoint. What they contain is judged like any other graph, in support.py; here is their calling convention alone.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from thunder_fx import _torch
-from thunder_fx.graph import autograd_functions, randomness
+from thunder_fx.graph import autograd_functions, checkpoints, randomness, structure
 
-CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
+CHECKPOINT = checkpoints.CHECKPOINT
 AUTOGRAD_FUNCTION = autograd_functions.AUTOGRAD_FUNCTION
 
 _OPERANDS = (torch.Tensor, torch.SymInt)
@@ -48,6 +48,24 @@ def adapt(graph_module: GraphModule) -> None:
     for body in autograd_functions.to_old_form(graph_module):
         _torch.generate_code(body)
     _torch.generate_code(graph_module)
+
+
+def runs_in_eager(graph_module: GraphModule) -> GraphModule:
+    """The graph, or a copy of it where its checkpoints would not run eager as eager's own do."""
+    if not any(_contains_checkpoint(node) for node in structure.calls(graph_module)):
+        return graph_module
+    own = structure.copy_structure(graph_module)
+    checkpoints.to_eager_form(own)
+    _torch.generate_code(own)
+    return own
+
+
+def _contains_checkpoint(node: Node) -> bool:
+    if node.target is CHECKPOINT:
+        return True
+    operands = [_torch.attribute(operand) for operand in node.all_input_nodes if operand.op == "get_attr"]
+    graphs = [operand for operand in operands if isinstance(operand, GraphModule)]
+    return any(_contains_checkpoint(inner) for graph in graphs for inner in structure.calls(graph))
 
 
 def bodies(node: Node) -> list[GraphModule]:

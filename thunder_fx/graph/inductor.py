@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 
 from thunder_fx import _thunder, _torch
 from thunder_fx.errors import ThunderFXWarning
-from thunder_fx.graph import randomness, structure, writes
+from thunder_fx.graph import higher_order, randomness, structure, writes
 from thunder_fx.subgraph import CompilerType, Region, describe
 
 # Random operators keep eager's stream under a seed only so.
@@ -21,7 +21,7 @@ DEFAULTS: Mapping[str, Any] = {"fallback_random": True}
 def compile_region(graph_module: GraphModule, region: Region, options: Mapping[str, Any]) -> Callable[..., Any]:
     if any(map(randomness.differs_in_inductor, structure.calls(graph_module))) or _is_wrong_about_writes(graph_module):
         region.compiler = CompilerType.EAGER
-        return graph_module
+        return higher_order.runs_in_eager(graph_module)
     arguments = _thunder.fake_arguments(graph_module)
     if arguments is None:
         return _run_eager(graph_module, region, "Example values for arguments are not available.")
@@ -107,4 +107,4 @@ def _run_eager(
         region.error = why
     region.compiler = CompilerType.EAGER
     warnings.warn(f"{why} Falling back to eager for the region {region.name}.", ThunderFXWarning, stacklevel=2)
-    return graph_module
+    return higher_order.runs_in_eager(graph_module)

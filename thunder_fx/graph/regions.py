@@ -237,7 +237,7 @@ class _ThunderRun(torch.nn.Module):
         region._compiled, region.interpreted = None, False
         if self._is_symbolic:
             region.compiler = CompilerType.EAGER
-            return graph_module.forward
+            return higher_order.runs_in_eager(graph_module).forward
         region.compiler = CompilerType.TORCH_INDUCTOR
         return inductor.compile_for(graph_module, list(args), region, options.inductor)
 
