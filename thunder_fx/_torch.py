@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import logging
 import types
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ import torch._dynamo
 from torch._dynamo import convert_frame, eval_frame, exc, external_utils, guards
 from torch._guards import CompileContext, TracingContext
 from torch._subclasses import fake_tensor
+
+logger = logging.getLogger("thunder_fx")
 
 OptimizedModule = eval_frame.OptimizedModule
 
@@ -344,6 +347,39 @@ def attribute(node: torch.fx.Node) -> Any:
     return value
 
 
+def module_as_code(module: torch.nn.Module) -> str | None:
+    """The call that makes a Module of torch.nn with the same settings; None where its repr does not tell them all."""
+    from torch._dynamo.debug_utils import NNModuleToString
+
+    return f"torch.nn.{module!r}" if type(module) in NNModuleToString.safe_reprs else None
+
+
+def give_example_values(graph_module: torch.fx.GraphModule, arguments: Sequence[Any]) -> None:
+    """Give each node of a graph the fake value that Dynamo would have given it, where a graph is not Dynamo's.
+
+    Nodes are left without one where the graph cannot be run on fake tensors; then less of it is compiled.
+    """
+    if any("example_value" in node.meta for node in graph_module.graph.nodes):
+        return
+    mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+
+    class Recorder(torch.fx.Interpreter):
+        def run_node(self, node: torch.fx.Node) -> Any:
+            value = super().run_node(node)
+            if node.op != "output":
+                node.meta["example_value"] = value
+            return value
+
+    fakes = [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in arguments]
+    try:
+        with mode:
+            Recorder(graph_module).run(*fakes)
+    except Exception as error:
+        logger.info(
+            "a graph that is not Dynamo's could not be run on fake tensors: %s: %s", type(error).__name__, error
+        )
+
+
 def storage_of(tensor: torch.Tensor) -> int | None:
     """A number that two fake tensors share exactly if they share a storage; None where a tensor has no storage."""
     try:
@@ -427,6 +463,34 @@ def _clamp_has_derivative_at_bounds() -> bool:
 CLAMP_HAS_DERIVATIVE_AT_BOUNDS = _clamp_has_derivative_at_bounds()
 
 
+def watch_backward(outputs: Iterable[Any], failed: Callable[[Exception], None]) -> None:
+    """Have `failed` called with what the backward raises of the region of Inductor's that made these outputs.
+
+    A region has a class of autograd.Function of its own (2.9 to 2.15), whose backward is compiled when it first runs.
+    """
+    nodes = [output.grad_fn for output in outputs if isinstance(output, torch.Tensor) and output.grad_fn is not None]
+    # Some outputs are views that were made of what the Function returned.
+    nodes += [node for each in nodes for node, _ in each.next_functions if node is not None]
+    for node in nodes:
+        function: Any = getattr(type(node), "_forward_cls", None)
+        if type(node).__name__ == "CompiledFunctionBackward" and function is not None:
+            function.backward = staticmethod(telling(function.backward, failed))
+            return
+
+
+def telling(function: Callable[..., Any], failed: Callable[[Exception], None]) -> Callable[..., Any]:
+    """The same function, which calls `failed` with what it raises."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            failed(error)
+            raise
+
+    return run
+
+
 def raise_if_differentiable(gradients: Any, _: Any) -> None:
     """A hook of an autograd node whose backward cannot be differentiated: raises where it would have to be.
 
@@ -446,6 +510,14 @@ def raise_if_differentiable(gradients: Any, _: Any) -> None:
 def expression(size: Any) -> str:
     """A symbolic number as text, `s0 + 1`, without specialising it."""
     return str(size.node.expr)
+
+
+def unbacked(fake_mode: Any | None) -> tuple[bool, bool]:
+    """Whether a ShapeEnv allows numbers, and sizes, that only the data tell: `x.item()`, `x[mask]` (2.9 to 2.15)."""
+    settings = getattr(getattr(fake_mode, "shape_env", None), "settings", None)
+    if settings is None:
+        return False, False
+    return settings.allow_scalar_outputs, settings.allow_dynamic_output_shape_ops
 
 
 def hint(size: Any) -> Any:

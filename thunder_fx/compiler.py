@@ -8,6 +8,7 @@ compiling consists of is graph/'s; who looks a record up is registry.py's and in
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import threading
@@ -101,6 +102,7 @@ class ThunderCompiler:
         self.subgraph_infos: list[SubgraphInfo] = []
         self.thunder_options = option_rules.merge_thunder_options(target, thunder_options, routed.thunder)
         self.torch_compile_options = known.torch_compile
+        self._states = option_rules.states_of([self.thunder_options, self.torch_compile_options])
         self.emptied = False
         self._hook = Hook(Settings(self.thunder_options, self.torch_compile_options), self)
         with _lock:
@@ -192,8 +194,8 @@ class CompiledGraph:
             if info is not None and not self.is_recording:
                 kept = [region._inputs for region in info.regions]
                 info._inputs = capture.at_failure(args, writes=info.writes_inputs, kept=kept)
-            if info is not None and config.repro_dir is not None:
-                _leave_reproducer(error, next((c for c in live_compilers() if info in c.subgraph_infos), None))
+            if info is not None:
+                _leave_reproducer_of(info, error)
             raise
 
     def _recording(self, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -294,6 +296,7 @@ class Hook:
         if compilation.code is not None:
             self.codes[id(compilation.code)] = weakref.ref(compilation.code)
             self.compile_ids.add(str(compilation.compile_id))
+        _torch.give_example_values(graph_module, example_inputs)
         info = _open_record(graph_module, compilation)
         compiler = self._compiler_to_record_in(context)
         if compiler is not None:
@@ -304,7 +307,8 @@ class Hook:
         try:
             inductor_options = self.settings.for_inductor(mode, options)
             info.inductor_options = {**inductor.DEFAULTS, **inductor_options}
-            run = compile_graph(graph_module, info, regions.Options(self.settings.for_thunder(), inductor_options))
+            how = regions.Options(self.settings.for_thunder(), inductor_options, _leave_reproducer_of)
+            run = compile_graph(graph_module, info, how)
         except _torch.CONTROL_FLOW:
             # Dynamo will come again with another graph of the same frame; this one never was.
             if compiler is not None:
@@ -339,6 +343,11 @@ class Hook:
                 compiled.run = _retired
         self.codes, self.compiled = {}, []
         self.settings = Settings({}, {})
+
+
+def _leave_reproducer_of(info: SubgraphInfo, error: Exception) -> None:
+    if config.repro_dir is not None:
+        _leave_reproducer(error, next((c for c in live_compilers() if info in c.subgraph_infos), None))
 
 
 def _leave_reproducer(error: Exception, compiler: ThunderCompiler | None) -> None:
@@ -446,7 +455,7 @@ def _open_record(graph_module: torch.fx.GraphModule, compilation: _torch.Compila
         source=_source(compilation.code) if compilation.code is not None else None,
         graph_break_reason=_torch.graph_break_reason(graph_module),
         recompile_reason=compilation.recompile_reason,
-        state=modes.state(),
+        state=dataclasses.replace(modes.state(), unbacked=_torch.unbacked(structure.fake_mode_of(graph_module.graph))),
         inlined=frozenset(_source(code) for code in compilation.traced_code if code is not compilation.code),
     )
 

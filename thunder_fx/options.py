@@ -257,6 +257,45 @@ def _nearest(name: str, known: Sequence[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
+def states_of(options: Any) -> dict[int, dict[str, Any]]:
+    """The attributes that the user's objects among option values have now, by the objects' ids.
+
+    A transform may change itself while it compiles, and a reproducer is to begin where the first compilation did.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    pending = [options]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Mapping):
+            pending.extend(value.values())
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            pending.extend(value)
+        elif id(value) not in found and _has_state_of_its_own(value):
+            found[id(value)] = {name: _copied(each) for name, each in vars(value).items()}
+            pending.extend(found[id(value)].values())
+    return found
+
+
+def _has_state_of_its_own(value: Any) -> bool:
+    kind = type(value)
+    is_known = kind.__module__.partition(".")[0] in ("builtins", "functools", "thunder", "torch", "types")
+    return not is_known and not isinstance(value, (type, torch.nn.Module)) and isinstance(_vars(value), dict)
+
+
+def _vars(value: Any) -> Any:
+    try:
+        return vars(value)
+    except TypeError:
+        return None
+
+
+def _copied(value: Any) -> Any:
+    """The same, with containers of its own: what is in them is in them from now on."""
+    if type(value) is dict:
+        return {key: _copied(each) for key, each in value.items()}
+    return type(value)(map(_copied, value)) if type(value) in (list, tuple, set) else value
+
+
 def describe_callable(fn: Callable[..., Any] | object) -> str:
     """What messages call a callable: a function's qualified name, a Module's class; not its repr, which can be long."""
     try:

@@ -122,12 +122,14 @@ class State:
         autocasts: the open autocasts, outermost first, each a device type and a dtype.
         default_dtype: of new tensors. (Their device Dynamo writes into the graph.)
         seed: the last one given to torch.manual_seed(), or the one that the process began with.
+        unbacked: whether a number, and whether a size, may be one that only the data tell (torch's ShapeEnv).
     """
 
     is_grad_enabled: bool = True
     autocasts: tuple[tuple[str, torch.dtype], ...] = ()
     default_dtype: torch.dtype = torch.float32
     seed: int = 0
+    unbacked: tuple[bool, bool] = (False, False)
 
 
 @dataclass(frozen=True)
@@ -161,8 +163,8 @@ class Region:
             Inductor or eager from then on.
         nodes: the names of its operators in the captured graph, in order.
         example_inputs: metadata of its inputs, in order.
-        error: type and text of the last exception from compiling it or running its forward, else None. A backward that
-            raises is autograd's to report, and is not kept here.
+        error: type and text of the last exception from compiling it or running it, forward or backward, else None.
+            (Of a region that runs eager, the forward's.)
         interpreted: whether thunder had to trace it by interpreting Python's bytecode, which is slow; its graph could
             not be traced straight.
     """

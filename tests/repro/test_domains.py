@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from thunder_fx.graph import structure
+from thunder_fx.portable.inputs import filled
 from thunder_fx.repro import domains
 
 FLOATS, TABLE, INTEGERS = torch.rand(5, 7), torch.rand(5, 7), torch.tensor([1, 0])
@@ -52,6 +53,8 @@ def domain_of_last(fn, *inputs):
         (lambda x, i: F.one_hot(i, 4) + x[0, 0], 4),
         (lambda x, i: x[i] + x.t()[i][:2, :5].sum(), 5),
         (lambda x, i: torch.utils.checkpoint.checkpoint(lambda y: x[y], i, use_reentrant=False), 5),
+        (lambda x, i: torch.func.vmap(lambda row: x[row])(i), 5),
+        (lambda x, i: x[i // 4], 20),
         (lambda x, i: x * i.sum(), 2),
     ],
 )
@@ -67,12 +70,45 @@ def test_an_index_is_less_than_what_it_indexes(fn, below):
         (lambda p: F.binary_cross_entropy(p, p), "probability"),
         (lambda p: p.view(-1).log(), "positive"),
         (lambda p: p.sin(), "normal"),
+        (lambda p: p**0.5, "positive"),
+        (lambda p: p**2.0, "normal"),
+        (lambda p: 1 / p, "normal"),
+        (lambda p: p.acosh(), "above one"),
         (lambda p: F.batch_norm(torch.ones(2, 35), torch.zeros(35), p.view(-1)), "positive"),
     ],
 )
 def test_floats_are_in_the_domain_of_what_reads_them(fn, kind):
     """A probability, or what has a logarithm; else anything."""
     assert domain_of_last(fn, TABLE).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("fn", "shape"),
+    [
+        (lambda x, p: x[(p * 4).long()], (5, 7)),
+        (lambda x, p: x[(p * 2.5 + 1).floor().int()], (5, 7)),
+        (lambda x, p: x[(p / 10).to(torch.int64)], (5, 7)),
+        (lambda x, p: x[(4 - p).long()], (5, 7)),
+        (lambda x, p: torch.linalg.cholesky(p.t()), (6, 6)),
+        (lambda x, p: torch.linalg.cholesky(p.view(2, 3, 3)), (18,)),
+    ],
+)
+def test_made_up_floats_do_not_fail(fn, shape):
+    """What becomes an index is one; what has to be a definite matrix is one."""
+    table, given = torch.rand(5, 1), torch.eye(6) if shape == (6, 6) else torch.eye(3).repeat(2, 1).reshape(18)
+    given = torch.rand(shape) if shape == (5, 7) else given
+    domain = domain_of_last(fn, table, given)
+    assert domain.kind in ("index", "definite")
+    values = filled(given.numel(), torch.float32, domain.kind, low=domain.low, below=domain.below)
+    fn(table, values.reshape(shape))
+    assert values.unique().numel() > 1
+
+
+def test_bags_begin_where_they_may():
+    """EmbeddingBag's offsets begin with 0 and do not decrease."""
+    table, items, offsets = torch.rand(9, 2), torch.tensor([8, 1, 4, 4]), torch.tensor([0, 3])
+    assert domain_of_last(lambda x, i, o: F.embedding_bag(i, x, o), table, items, offsets) == domains.Domain("zero")
+    assert domain_of_last(lambda x, o, i: F.embedding_bag(i, x, o), table, offsets, items) == domains.Domain("index", 9)
 
 
 def test_what_divides_is_not_zero():

@@ -90,7 +90,10 @@ def test_recorded_inputs_have_the_same_metadata_and_values(values, random):
     assert all(torch.equal(a.detach(), b.detach()) for a, b in zip(made, values, strict=True))
 
 
-@pytest.mark.parametrize("kind", ["normal", "weight", "probability", "positive", "index", "zero"])
+_BOUNDS = {"probability": (0, 1), "positive": (0.5, 1.5), "above one": (1, 2), "zero": (0, 0), "index": (0, 6)}
+
+
+@pytest.mark.parametrize("kind", ["normal", "weight", "probability", "positive", "above one", "index", "zero"])
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float16, torch.float8_e4m3fn, torch.int8])
 def test_what_is_made_up_is_what_it_is_called(kind, dtype):
     """Always the same for a seed, and within its bounds."""
@@ -103,9 +106,8 @@ def test_what_is_made_up_is_what_it_is_called(kind, dtype):
     low, high = x.float().min().item(), x.float().max().item()
     if not dtype.is_floating_point:
         assert {"zero": (0, 0)}.get(kind, (0, 6)) == (low, high)
-    elif kind in ("probability", "positive", "zero"):
-        bounds = {"probability": (0, 1), "positive": (0.5, 1.5), "zero": (0, 0)}[kind]
-        assert bounds[0] <= low <= high <= bounds[1]
+    elif kind in _BOUNDS:
+        assert _BOUNDS[kind][0] <= low <= high <= _BOUNDS[kind][1]
     else:
         assert low < 0 < high
 

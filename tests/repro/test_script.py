@@ -1,9 +1,11 @@
 """What scripts keep of what was compiled: each agrees with eager, and has the inputs, modes and options of then."""
 
 import functools
+import runpy
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -22,6 +24,9 @@ pytestmark = needs_cxx
 BASE = torch.arange(12.0)
 LINEAR = Block(4)
 CONSTANT = torch.tensor([float("inf"), float("nan"), 1.0])
+
+
+HALF = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5), torch.nn.LayerNorm(64)).bfloat16()
 
 
 class Double(torch.autograd.Function):
@@ -102,6 +107,15 @@ CASES = {
     "another dtype in the same memory": (lambda a, b: a.sum() + b.sum(), lambda: [BASE, BASE.view(torch.int32)]),
     "8 bits": (lambda x: x.float() * 2, lambda: [torch.randn(4).to(torch.float8_e4m3fn)]),
     "half precision": (lambda x: x.exp() + 1, lambda: [leaf(4).detach().bfloat16().requires_grad_()]),
+    "dropout in a checkpoint": (
+        lambda x: checkpoint(lambda y: F.dropout(y, 0.5).sin(), x, use_reentrant=False),
+        lambda: [leaf(64)],
+    ),
+    "dropout in half precision": (HALF, lambda: [torch.randn(8, 64).bfloat16()]),
+    "numpy": (lambda x: np.sin(x).astype(np.float32) * np.float32(2.5), lambda: [np.ones((2, 3))]),
+    "bags": (torch.nn.EmbeddingBag(10, 3), lambda: [torch.tensor([1, 9, 3, 4]), torch.tensor([0, 3])]),
+    "floats that become an index": (lambda t, x: t[(x * 255).long()], lambda: [torch.rand(256), torch.rand(5)]),
+    "a definite matrix": (lambda x: torch.sinc(torch.linalg.cholesky(x)), lambda: [torch.eye(3) * 2]),
     "a graph break": (lambda x: (torch._dynamo.graph_break(), x.sin())[1] + x.cos(), lambda: [leaf(3)]),
 }
 
@@ -115,6 +129,45 @@ def test_scripts_agree_with_eager(name, inputs, tmp_path):
     with thunder_fx.config.patch(capture_inputs="values"):
         compiled(*make())
     assert_agree(save_reproducer(compiled, tmp_path, inputs=inputs))
+
+
+def test_a_graph_that_ran_eager_since_inputs_overlap_does_so_in_its_script(tmp_path):
+    """Compiled code would be wrong for them, as the compiler knew; its regions never ran."""
+    compiled = thunderfx(lambda a, b: torch.sinc(a.mul_(2)) + b)
+    with thunder_fx.config.patch(capture_inputs="values"):
+        compiled(BASE[:4], BASE[2:6])
+    assert_agree(save_reproducer(compiled, tmp_path / "synthetic"))
+    with pytest.warns(thunder_fx.ThunderFXWarning, match="no inputs were recorded"):
+        bundle = save_reproducer(compiled, tmp_path / "real", inputs="real")
+    assert_agree(bundle)
+    assert "so it ran eager, and does here" in run_here(bundle.scripts[0])[1]
+
+
+def doubled_until_large(x):
+    return torch.while_loop(lambda y: y.sum() < 100, lambda y: (y * 2,), (x,))[0].sin()
+
+
+@pytest.mark.parametrize("fn", [lambda x: torch.sinc(x[x > 1]).sum(), doubled_until_large], ids=["mask", "while_loop"])
+def test_sizes_that_only_the_data_tell(fn, tmp_path):
+    """Inductor needs a ShapeEnv for them, which Dynamo has, and a script too."""
+    compiled = thunderfx(fn)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled(torch.linspace(0.5, 2, 9))
+    bundle = save_reproducer(compiled, tmp_path)
+    assert any("inductor" in script.name for script in bundle.scripts)
+    assert_agree(bundle)
+
+
+@pytest.mark.parametrize("character", ["\x0c", "\x85", "\u2028", "\x1c"])
+def test_what_may_end_a_line_elsewhere_ends_none_in_a_script(character, tmp_path):
+    """str.splitlines() sees an end of line in characters that Python's own sources may have inside of one."""
+    source = tmp_path / "source.py"
+    source.write_text(f"def fn(x):\n    return x.sin() * 2  # a comment {character} raise\n", encoding="utf-8")
+    compiled = thunderfx(runpy.run_path(str(source))["fn"])
+    compiled(leaf(3))
+    bundle = save_reproducer(compiled, tmp_path / "bundle")
+    assert_agree(bundle)
+    assert "# a comment" in bundle.scripts[0].read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("how", [{"dynamic": True}, {"options": {"epilogue_fusion": False}}, {"executors": ["torch"]}])

@@ -5,7 +5,6 @@ What is made of them is repro's. The setting is thunder_fx.config.capture_inputs
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 
 from thunder_fx import _torch
 from thunder_fx._config import config
+from thunder_fx.portable.copies import copied
 from thunder_fx.subgraph import RecordedInputs, describe
 
 
@@ -49,9 +49,7 @@ def _copied(args: Sequence[Any], note: str, used: int) -> RecordedInputs:
             "thunder_fx.config.capture_limit (THUNDER_FX_CAPTURE_LIMIT, in MiB) before the call",
         )
     with torch.no_grad(), torch.inference_mode(False):
-        # deepcopy keeps what shares memory sharing it.
-        values = copy.deepcopy([arg.detach() if isinstance(arg, torch.Tensor) else arg for arg in args])
-    return RecordedInputs(values, note)
+        return RecordedInputs(copied(args, detached=True), note)
 
 
 def _size(values: Iterable[Any]) -> int:

@@ -1,6 +1,7 @@
 """Higher-order operators that thunder can take (checkpoint, autograd.Function), in the form in which it takes them.
 
-And the form in which eager takes a checkpoint. What they contain is judged like any other graph, in support.py; here is their calling convention alone.
+And the form in which eager takes a checkpoint. What they contain is judged like any other graph, in support.py; here is
+their calling convention alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from thunder_fx import _torch
-from thunder_fx.graph import autograd_functions, checkpoints, randomness, structure
+from thunder_fx.graph import randomness, structure
+from thunder_fx.portable import autograd_functions, checkpoints
 
 CHECKPOINT = checkpoints.CHECKPOINT
 AUTOGRAD_FUNCTION = autograd_functions.AUTOGRAD_FUNCTION

@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 from thunder_fx import _thunder, _torch
 from thunder_fx.graph import functorch, modes, randomness, structure, writes
 from thunder_fx.graph.modes import Modes
+from thunder_fx.portable import overlaps
 
 # Writes that other code sees
 
@@ -247,41 +248,7 @@ class OverlapGuard:
         self._note = note
 
     def __call__(self, *args: Any) -> Any:
-        if not self._overlap(args):
+        if not overlaps.overlap(args, self._written):
             return self.compiled(*args)
         self._note()
         return self.eager(*args)
-
-    def _overlap(self, args: tuple[Any, ...]) -> bool:
-        tensors = [(index, arg) for index, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
-        try:
-            spans = sorted(_span(tensor, index) for index, tensor in tensors if tensor.numel() > 0)
-        except _NoMemory:
-            return True
-        # Of all spans that begin before this one, how far the furthest reaches; and the furthest that is written.
-        reach = reach_of_written = 0
-        for start, end, index in spans:
-            if start < (reach if index in self._written else reach_of_written):
-                return True
-            reach = max(reach, end)
-            if index in self._written:
-                reach_of_written = max(reach_of_written, end)
-        return False
-
-
-class _NoMemory(Exception):
-    """A tensor whose memory cannot be told counts as overlapping any other."""
-
-
-def _span(tensor: torch.Tensor, index: int) -> tuple[int, int, int]:
-    """The addresses of a tensor's first byte and of the one after its last, and the number of the input."""
-    if tensor.layout is not torch.strided:
-        raise _NoMemory
-    try:
-        start = tensor.data_ptr()
-    except RuntimeError as error:
-        raise _NoMemory from error
-    if start == 0:
-        raise _NoMemory
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return start, start + (last + 1) * tensor.element_size(), index

@@ -10,7 +10,6 @@ import builtins
 import hashlib
 import operator
 import re
-import textwrap
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch.fx import GraphModule
 
 from thunder_fx import _torch
 from thunder_fx.graph import gradients, structure
-from thunder_fx.repro.values import Inexpressible, Writer
+from thunder_fx.repro.values import Inexpressible, Writer, indented
 
 
 @dataclass
@@ -40,14 +39,16 @@ class Source:
     def add(self, graph_module: GraphModule, name: str) -> str:
         """Write a graph, after the graphs inside of it, as a class of this name; gives the class's text."""
         members = []
-        for attribute in _attributes(graph_module):
-            members.append(self._member(attribute, getattr(graph_module, attribute), name))
+        for node in _attributes(graph_module):
+            members.append(self._member(_plain_name(node), _torch.attribute(node), name))
         text = _class(name, members, self._forward(graph_module))
         self.classes.append(text)
         return text
 
     def add_split(self, split: GraphModule, members: list[str]) -> None:
         """Write what calls the regions, which `members` make, in order."""
+        own = [node for node in _attributes(split) if node.op == "get_attr"]
+        members = [*members, *(self._member(_plain_name(node), _torch.attribute(node), "Split") for node in own)]
         self.classes.append(_class("Split", members, self._forward(split), parameters="self, compile"))
 
     def _member(self, name: str, value: Any, owner: str) -> str:
@@ -55,6 +56,8 @@ class Source:
             inner = f"{owner}_{name}"
             self.add(value, inner)
             return f"self.{name} = as_graph({inner}())"
+        if isinstance(value, torch.nn.Module):
+            return f"self.{name} = {self._module(name, value)}"
         if isinstance(value, torch.nn.Parameter):
             kind = '"weight"' if value.is_floating_point() or value.is_complex() else '"index"'
             made = (
@@ -65,6 +68,17 @@ class Source:
             made = self._state_of_module(value) if name.startswith("L__") else self._constant(value)
             return f'self.register_buffer("{name}", {made}, persistent=False)'
         return f"self.{name} = {self._expression(value, f'the attribute {name} of the graph')}"
+
+    def _module(self, name: str, value: torch.nn.Module) -> str:
+        """A Module that a graph calls, which no graph of Dynamo's does where it can look inside."""
+        text = _torch.module_as_code(value)
+        if text is None:
+            what = f"the graph calls {name}, a {type(value).__qualname__}, which is not written: make one here"
+            self.problems.append(what)
+            return f"supply({what!r})"
+        first = next(value.parameters(), None)
+        where = f".to({str(first.device)!r}, {first.dtype})" if first is not None else ""
+        return f"made_up({text}{where}, training={value.training})"
 
     @staticmethod
     def _state_of_module(value: torch.Tensor) -> str:
@@ -182,14 +196,23 @@ def content_hash(value: torch.Tensor) -> str:
     return digest.hexdigest()[:16]
 
 
-def _attributes(graph_module: GraphModule) -> list[str]:
-    """The names of what a graph reads from itself, each once, in order."""
-    found = dict.fromkeys(str(n.target) for n in graph_module.graph.nodes if n.op in ("get_attr", "call_module"))
-    return list(found)
+def _attributes(graph_module: GraphModule) -> list[torch.fx.Node]:
+    """The nodes that read what a graph has, or call it, one for each of its names, in order."""
+    found = {str(n.target): n for n in graph_module.graph.nodes if n.op in ("get_attr", "call_module")}
+    return list(found.values())
+
+
+def _plain_name(node: torch.fx.Node) -> str:
+    return str(node.target).replace(".", "_")
 
 
 def _make_printable(node: torch.fx.Node) -> None:
-    """Write as a method what is one; and `-1 ** x`, as torch.fx prints `pow(-1, x)`, is -(1 ** x) (2.9 to 2.15)."""
+    """Write as a method what is one, and `part.0` as a name.
+
+    And `-1 ** x`, as torch.fx prints `pow(-1, x)`, is -(1 ** x) (2.9 to 2.15).
+    """
+    if node.op in ("get_attr", "call_module"):
+        node.target = _plain_name(node)
     name = getattr(node.target, "__name__", "")
     if node.op == "call_function" and getattr(torch.Tensor, name, None) is node.target and node.args:
         node.op, node.target = "call_method", name
@@ -213,11 +236,11 @@ def _class(name: str, members: list[str], forward: str, parameters: str = "self"
     if members or parameters != "self":
         lines += [f"    def __init__({parameters}):", "        super().__init__()"]
         lines += [*(f"        {line}" for line in members), ""]
-    return "\n".join(lines) + "\n" + textwrap.indent(forward, "    ")
+    return "\n".join(lines) + "\n" + indented(forward)
 
 
 def _tidied(source: str) -> str:
     """The printed function without the comment that nothing is known, and without lines of blanks."""
-    lines = [line.rstrip() for line in source.strip().splitlines()]
+    lines = [line.rstrip() for line in source.strip().split("\n")]
     lines = [line for line in lines if line.strip() != "# No stacktrace found for following nodes"]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"

@@ -21,7 +21,10 @@ from thunder_fx.graph import higher_order, structure
 
 @dataclass(frozen=True)
 class Domain:
-    """Values by the kinds that runner.filled() makes; an "index" is at least `low` and less than `below`."""
+    """Values by the kinds that filled() makes (thunder_fx.portable.inputs).
+
+    An "index" is at least `low` and less than `below`; a "definite" matrix has `below` rows.
+    """
 
     kind: str
     below: int = 2
@@ -45,15 +48,13 @@ def _narrowest(node: Node, found: list[Domain]) -> Domain:
     if tensor.is_floating_point() or tensor.is_complex():
         # Many products of numbers of deviation 1 would overflow: a model's weights are small.
         is_weight = tensor.requires_grad and tensor.ndim >= 2 and tensor.is_leaf
-        return common(
-            [domain for domain in found if domain.kind != "index"] or [Domain("weight" if is_weight else "normal")]
-        )
-    return common([domain for domain in found if domain.kind == "index"] or [Domain("index")])
+        return common(found or [Domain("weight" if is_weight else "normal")])
+    return common([domain for domain in found if domain.kind in ("index", "zero")] or [Domain("index")])
 
 
 def common(found: Sequence[Domain]) -> Domain:
     """What is in each of several domains; where they exclude one another, in the first."""
-    for kind in ("index", "probability", "positive", "normal"):
+    for kind in ("zero", "index", "definite", "above one", "probability", "positive", "normal"):
         alike = [domain for domain in found if domain.kind == kind]
         if alike:
             low, below = max(domain.low for domain in alike), min(domain.below for domain in alike)
@@ -110,7 +111,11 @@ def _embedding(node: Node) -> Restrictions:
     # torch.embedding and torch.nn.functional.embedding take the two in different orders.
     tensors = [operand for operand in node.all_input_nodes if _rank(operand)]
     tables = [tensor for tensor in tensors if structure.value_of(tensor).is_floating_point()]
-    return [(tensor, Domain("index", _size(tables[0], 0))) for tensor in tensors if tables and tensor not in tables]
+    offsets = structure.argument(node, 2, "offsets") if "bag" in structure.name_of(node) else None
+    for tensor in tensors:
+        if tables and tensor not in tables:
+            # Offsets begin with 0 and do not decrease: bags without anything but the last will do.
+            yield tensor, Domain("zero") if tensor is offsets else Domain("index", _size(tables[0], 0))
 
 
 def _along_a_dimension(node: Node) -> Restrictions:
@@ -140,8 +145,10 @@ def _one_hot(node: Node) -> Restrictions:
 
 
 def _division(node: Node) -> Restrictions:
-    # An integer division by zero raises.
-    yield structure.argument(node, 1, "other"), Domain("index", 3, 1)
+    divisor = structure.argument(node, 1, "other")
+    value = structure.value_of(divisor) if isinstance(divisor, Node) else None
+    if isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex():
+        yield divisor, Domain("index", 3, 1)  # an integer division by zero raises
 
 
 def _probability(node: Node) -> Restrictions:
@@ -155,6 +162,21 @@ def _probabilities(node: Node) -> Restrictions:
 
 def _positive(node: Node) -> Restrictions:
     yield structure.argument(node, 0, "input"), Domain("positive")
+
+
+def _above_one(node: Node) -> Restrictions:
+    yield structure.argument(node, 0, "input"), Domain("above one")
+
+
+def _power(node: Node) -> Restrictions:
+    exponent = structure.argument(node, 1, "exponent")
+    if isinstance(exponent, Node) or (isinstance(exponent, float) and not exponent.is_integer()):
+        yield structure.argument(node, 0, "input"), Domain("positive")
+
+
+def _definite(node: Node) -> Restrictions:
+    matrix = structure.argument(node, 0, "input")
+    yield matrix, Domain("definite", _size(matrix, -1))
 
 
 def _batch_norm(node: Node) -> Restrictions:
@@ -177,6 +199,9 @@ _RULES: dict[str, Callable[[Node], Restrictions]] = {
     "binary_cross_entropy": _probabilities,
     **dict.fromkeys(("digamma", "lgamma", "log", "log10", "log1p", "log2", "poisson", "reciprocal"), _positive),
     **dict.fromkeys(("rsqrt", "sqrt"), _positive),
+    "acosh": _above_one,
+    **dict.fromkeys(("float_power", "pow", "ipow"), _power),
+    **dict.fromkeys(("cholesky", "cholesky_ex", "linalg_cholesky", "linalg_cholesky_ex"), _definite),
     "batch_norm": _batch_norm,
 }
 
@@ -213,6 +238,8 @@ _PASSING = frozenset(
         "masked_fill", "movedim", "narrow", "permute", "ravel", "repeat", "repeat_interleave", "reshape", "roll",
         "select", "split", "squeeze", "swapaxes", "t", "tile", "to", "transpose", "unbind", "unflatten", "unsqueeze",
         "view", "view_as", "clamp", "clamp_min", "clamp_max", "pad", "type_as", "float", "double", "_to_copy", "alias",
+        "abs", "ceil", "floor", "half", "bfloat16", "relu", "round", "short", "trunc",
+        "_add_batch_dim", "_remove_batch_dim",  # what vmap calls
     }
 )  # fmt: skip
 _JOINING = frozenset({"cat", "concat", "stack", "hstack", "vstack", "where", "copy", "masked_scatter"})
@@ -225,9 +252,17 @@ def _passed_on(node: Node) -> Iterator[tuple[Node, Callable[[Domain], Domain]]]:
         yield node.args[0], _unchanged
     elif name in _JOINING:
         yield from ((operand, _unchanged) for operand in node.all_input_nodes)
-    elif name in ("add", "iadd", "mul", "imul", "sub", "isub"):
-        before = functools.partial(_before_arithmetic, name.removeprefix("i"), node)
+    elif name in _ARITHMETIC:
+        before = functools.partial(_before_arithmetic, _ARITHMETIC[name], node)
         yield from ((operand, before) for operand in node.all_input_nodes)
+
+
+_ARITHMETIC = {
+    **dict.fromkeys(("add", "iadd"), "add"),
+    **dict.fromkeys(("mul", "imul", "multiply"), "mul"),
+    **dict.fromkeys(("sub", "isub", "subtract"), "sub"),
+    **dict.fromkeys(("div", "divide", "floor_divide", "floordiv", "idiv", "ifloordiv", "truediv", "itruediv"), "div"),
+}
 
 
 def _unchanged(domain: Domain) -> Domain:
@@ -235,16 +270,23 @@ def _unchanged(domain: Domain) -> Domain:
 
 
 def _before_arithmetic(name: str, node: Node, after: Domain) -> Domain:
-    """What an index may be before a number, or another index, is added to it, taken from it, or multiplied with it."""
-    number = next((argument for argument in node.args if isinstance(argument, int)), None)
+    """What an index may be before a number, or another index, is added to it, taken from it, or multiplied with it.
+
+    Floats that become an index are treated as the index.
+    """
+    number = next((argument for argument in node.args if isinstance(argument, (int, float))), None)
     if after.kind != "index" or after.below <= 1:
         return after
+    if name == "div":
+        factor = abs(number) if number is not None and node.args[0] is not number else 1
+        return Domain("index", max(int(after.below * factor), 1), math.ceil(after.low * factor))
     if number is None:  # two indices: the sum of two halves
         return Domain("index", max(math.isqrt(after.below) if name == "mul" else after.below // 2, 1))
     if name == "mul":
         factor = max(abs(number), 1)
-        return Domain("index", max(-(-after.below // factor), 1), -(-after.low // factor))
-    if name == "sub" and isinstance(node.args[0], int):  # number - index
+        return Domain("index", max(math.ceil(after.below / factor), 1), math.ceil(after.low / factor))
+    number = int(number)
+    if name == "sub" and not isinstance(node.args[0], Node):  # number - index
         return Domain("index", number - after.low + 1, max(number - after.below + 1, 0))
     shift = number if name == "sub" else -number
     return Domain("index", max(after.below + shift, 1), max(after.low + shift, 0))

@@ -123,7 +123,7 @@ def _filled(value: torch.Tensor, domain: domains.Domain, seed: int) -> str:
     elements = math.ceil(int(_torch.hint(value.untyped_storage().nbytes())) / value.element_size())
     extras = [repr(str(value.device))] if value.device.type != "cpu" else []
     extras += [f"seed={seed}"] if seed else []
-    if domain.kind == "index":
+    if domain.kind in ("index", "definite"):
         extras += [f"low={domain.low}"] if domain.low else []
         extras += [f"below={domain.below}"] if domain.below != 2 else []
     return f"filled({', '.join([str(elements), str(value.dtype), repr(domain.kind), *extras])})"

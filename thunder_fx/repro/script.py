@@ -5,13 +5,15 @@ Where the files go is bundle.py's; what every script ends with is runner.py, wor
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import importlib.metadata
-import importlib.resources
 import inspect
+import pkgutil
 import platform
 import re
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,9 +22,9 @@ import jinja2
 import torch
 from torch.fx import GraphModule
 
-import thunder_fx
+import thunder_fx.portable
 from thunder_fx import _placeholders
-from thunder_fx.graph import modes, partition, randomness, regions, structure
+from thunder_fx.graph import inplace, modes, partition, randomness, regions, structure
 from thunder_fx.repro import MARK, runner
 from thunder_fx.repro import inputs as inputs_as_code
 from thunder_fx.repro.code import Source, for_thunder
@@ -63,6 +65,8 @@ class Request:
     torch_compile_options: Mapping[str, Any]
     real_inputs: bool
     benchmark: bool
+    # What options' objects were before anything was compiled, by their ids.
+    states: Mapping[int, dict[str, Any]] = field(default_factory=dict)
 
 
 def of_graph(info: SubgraphInfo, index: int, request: Request) -> Script:
@@ -126,9 +130,11 @@ def _write(
         settings += _add_split(source, split, info)
     made = inputs_as_code.of_graph(graph_module, _values(recorded, request, script), source.writer)
     settings += [f"computed={made.computed}"] if made.computed else []
+    written = inplace.inputs_written(graph_module)
+    settings += [f"written={written}"] if written else []
     options = {
-        "thunder_options": _options("thunder.jit", request.thunder_options, script),
-        "inductor_options": _options("torch._inductor.compile", info.inductor_options, script),
+        "thunder_options": _options("thunder.jit", request.thunder_options, script, request.states),
+        "inductor_options": _options("torch._inductor.compile", info.inductor_options, script, request.states),
     }
     script.problems += dict.fromkeys([*source.problems, *made.problems, *source.writer.requirements.values()])
     script.tensors = {**source.constants, **made.files}
@@ -159,8 +165,11 @@ def _write(
 @functools.cache
 def _names_of_a_script() -> dict[str, Any]:
     """The names that every script has of itself: what a graph needs must not take one of them."""
-    own = dict.fromkeys(("Graph", "Split", "make_inputs", "reproducer", "thunder_options", "inductor_options"))
-    return {**own, **{name: value for name, value in vars(runner).items() if not name.startswith("__")}}
+    names = ("Graph", "Split", "make_inputs", "reproducer", "thunder_options", "inductor_options")
+    own: dict[str, Any] = dict.fromkeys(names)
+    for module in (runner, *_portable()):
+        own.update((name, value) for name, value in vars(module).items() if not name.startswith("__"))
+    return own
 
 
 def _values(recorded: RecordedInputs | None, request: Request, script: Script) -> list[Any] | None:
@@ -192,6 +201,7 @@ def _settings(script: Script, graph_module: GraphModule, state: State) -> list[s
         "grad_enabled": None if state.is_grad_enabled else False,
         "autocast": [_Code(f"({device!r}, {dtype})") for device, dtype in state.autocasts] or None,
         "seed": state.seed,
+        "unbacked": state.unbacked if any(state.unbacked) else None,
         "default_dtype": _Code(str(state.default_dtype)) if state.default_dtype is not torch.float32 else None,
     }
     return settings + [f"{name}={value!r}" for name, value in optional.items() if value is not None]
@@ -222,12 +232,14 @@ def _add_split(source: Source, split: GraphModule, info: SubgraphInfo) -> list[s
     return ["split=Split"]
 
 
-def _options(receiver: str, options: Mapping[str, Any], script: Script) -> list[str]:
+def _options(
+    receiver: str, options: Mapping[str, Any], script: Script, states: Mapping[int, dict[str, Any]]
+) -> list[str]:
     """The body of a function that returns a dict of options, or stops with what a person has to supply.
 
     What the options need stands in the function, where it takes no name of the script's.
     """
-    writer = Writer({"placeholders": None, "restored": runner.restored})
+    writer = Writer({"placeholders": None, "restored": runner.restored}, states)
     values, refused = [], []
     for name, value in options.items():
         try:
@@ -250,9 +262,9 @@ def _options(receiver: str, options: Mapping[str, Any], script: Script) -> list[
             f"    raise SystemExit({message!r}) from error",
         ]
     for text in writer.definitions.values():
-        lines += ["", *text.splitlines(), ""]
+        lines += ["", *text.split("\n"), ""]
     lines += ["return {", *values, "}"] if options else ["return {}"]
-    return indented("\n".join(lines)).splitlines()
+    return indented("\n".join(lines)).split("\n")
 
 
 def _facts(script: Script, info: SubgraphInfo, request: Request) -> list[tuple[str, list[str]]]:
@@ -288,7 +300,7 @@ def operators(count: int) -> str:
 
 
 def _in_docstring(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"""', "'''")
+    return text.replace("\\", "\\\\").replace('"""', "'''").replace("\0", "\\0")
 
 
 def written_by() -> str:
@@ -313,20 +325,35 @@ def render(template: str, **values: Any) -> str:
 
 @functools.cache
 def _runner() -> tuple[str, str]:
-    """What runner.py imports, and all of it below its marker."""
-    text = importlib.resources.files("thunder_fx.repro").joinpath("runner.py").read_text()
-    head, mark, body = text.partition(MARK)
-    imports = head.partition("from __future__ import annotations")[2].strip().splitlines()
-    others = [line for line in imports if not line.startswith("from thunder_fx")]
-    forms = importlib.resources.files("thunder_fx.graph").joinpath("autograd_functions.py").read_text()
-    forms = forms.partition("# ---- put into reproducers from here on ----")[2]
-    runner_text = f"{(mark + body).strip()}\n\n\n# How thunder reads an autograd.Function{forms}"
-    return "\n".join(others).strip(), runner_text.strip()
+    """What the second half of a script imports, and it: runner.py below its mark, and all of thunder_fx.portable."""
+    imports, body = _imports_and_body(runner)
+    sources = [MARK + body.partition(MARK)[2]]
+    for module in _portable():
+        more, source = _imports_and_body(module)
+        imports |= more
+        sources.append(source)
+    plain = sorted(imports, key=lambda line: (line.startswith("from"), line.lower()))
+    others = [line for line in plain if "thunder_fx" not in line and "__future__" not in line]
+    return "\n".join(others), "\n\n\n".join(source.strip() for source in sources)
+
+
+@functools.cache
+def _portable() -> list[types.ModuleType]:
+    names = sorted(found.name for found in pkgutil.iter_modules(thunder_fx.portable.__path__))
+    return [importlib.import_module(f"thunder_fx.portable.{name}") for name in names]
+
+
+def _imports_and_body(module: types.ModuleType) -> tuple[set[str], str]:
+    """A module's imports, each by itself, and what comes after them."""
+    source = inspect.getsource(module)
+    imports = [node for node in ast.parse(source).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    lines = source.split("\n")
+    return {ast.unparse(node) for node in imports}, "\n".join(lines[imports[-1].end_lineno or 0 :])
 
 
 @functools.cache
 def _import_help() -> str:
-    """What lets thunder be imported on newer torch, as source."""
+    """What the first half of a script needs, as source; thunder's import on newer torch among it."""
     names = f"NAMED_TENSOR_METHODS = {_placeholders.NAMED_TENSOR_METHODS!r}"
-    sources = [inspect.getsource(function) for function in (_placeholders.placeholders, _placeholders._placeholder)]
-    return "\n\n\n".join([names, *(source.strip() for source in sources)])
+    functions = (_placeholders.placeholders, _placeholders._placeholder, runner.restored)
+    return "\n\n\n".join([names, *(inspect.getsource(function).strip() for function in functions)])

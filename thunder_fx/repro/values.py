@@ -34,8 +34,14 @@ class Inexpressible(ValueError):
 class Writer:
     """Collects, for one script, the imports and sources that its expressions need."""
 
-    def __init__(self, names: Mapping[str, Any] | None = None) -> None:
-        """`names` are those that the script has of itself, with what they stand for."""
+    def __init__(
+        self, names: Mapping[str, Any] | None = None, states: Mapping[int, dict[str, Any]] | None = None
+    ) -> None:
+        """`names` are those that the script has of itself, with what they stand for.
+
+        `states` are attributes to write, by the ids of the objects, in the place of those that they have now.
+        """
+        self._states = states or {}
         self.imports: dict[str, None] = {}  # in the order in which they were needed
         self.definitions: dict[str, str] = {}
         # Imports that another machine cannot make before something was done, which the text says.
@@ -219,7 +225,7 @@ class Writer:
             if found is not None:
                 module, name = found
                 return write(module, name, name if len(name) > 3 else f"{module.rpartition('.')[2]}_{name}")
-        kind, state = type(value), getattr(value, "__dict__", None)
+        kind, state = type(value), self._states.get(id(value), getattr(value, "__dict__", None))
         what = f"an object of {kind.__module__}.{kind.__qualname__}"
         if _is_executor(kind):
             raise Inexpressible(f"{what}, the executor {value.name!r}, which no importable module keeps under a name")
@@ -357,5 +363,5 @@ def indented(source: str, by: str = "    ") -> str:
         if isinstance(node, (ast.Constant, ast.JoinedStr)) and node.end_lineno is not None
         for line in range(node.lineno + 1, node.end_lineno + 1)
     }
-    lines = source.splitlines()
+    lines = source.split("\n")  # and not at what else ends a line to str.splitlines()
     return "\n".join(line if n in inside or not line else by + line for n, line in enumerate(lines, 1))

@@ -64,7 +64,7 @@ def report_of(path: pathlib.Path, arguments: Sequence[str] = (), timeout: float 
 def judge(found: Mapping[str, Any], recorded: str | None) -> Result:
     """What a script's report means, beside the error that was recorded."""
     if found["outcome"] == "agrees":
-        return Result(AGREES)
+        return Result(AGREES, "; ".join(found.get("remarks", ())) or None)
     if found["outcome"] == "differs":
         what = "; ".join(found["differences"])
         # Where nothing was raised, wrong numbers are what is to be reproduced.
@@ -82,7 +82,9 @@ def are_alike(a: str, b: str) -> bool:
 
 def plain(error: str) -> str:
     """An error's text without what changes from process to process."""
-    text = re.sub(r"0x[0-9a-fA-F]+", "0x", error)
+    # Where in the program it was is no part of it; a number of so many digits is an id or an address.
+    text = re.split(r"\s*(?:Original traceback|Set TORCHDYNAMO_VERBOSE|from user code):", error)[0]
+    text = re.sub(r"0x[0-9a-fA-F]+|\b\d{9,}\b", "0x", text)
     text = re.sub(r"(/[\w.+-]+)+", "/", text)
     text = re.sub(r"line \d+", "line", text)
     return " ".join(text.split())

@@ -1,7 +1,4 @@
-"""autograd.Function in a captured graph, in the form in which thunder 0.2.6 reads it.
-
-The source below the marker is also put into reproducers, where thunder_fx is not installed: it needs torch alone.
-"""
+"""autograd.Function in a captured graph, in the form in which thunder 0.2.6 reads it."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ import operator
 from typing import Any
 
 import torch
-
-# ---- put into reproducers from here on ----
 
 AUTOGRAD_FUNCTION = torch.ops.higher_order.autograd_function_apply
 

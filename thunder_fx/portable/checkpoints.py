@@ -1,7 +1,4 @@
-"""torch.utils.checkpoint in a captured graph that runs eager.
-
-The source below the marker is also put into reproducers, where thunder_fx is not installed: it needs torch alone.
-"""
+"""torch.utils.checkpoint in a captured graph that runs eager."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
-
-# ---- put into reproducers from here on ----
 
 CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
 
