@@ -13,6 +13,7 @@ import itertools
 import operator
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
@@ -283,6 +284,15 @@ def _connection(
     return connect
 
 
+# What to call when a backward has raised.
+_watchers: weakref.WeakKeyDictionary[Callable[..., Any], Callable[[Exception], None]] = weakref.WeakKeyDictionary()
+
+
+def watch_backward(backward: Callable[..., Any], failed: Callable[[Exception], None]) -> None:
+    """Have `failed` called with what a backward raises, where it runs by direct_call()."""
+    _watchers[backward] = failed
+
+
 class ThunderFunction(torch.autograd.Function):
     """Ties the outputs that a region's computation has made to autograd.
 
@@ -309,7 +319,12 @@ class ThunderFunction(torch.autograd.Function):
         saved = list(ctx.saved_tensors)
         # Freed one by one while thunder's backward goes on, which empties the lists that it is given.
         ctx.maybe_clear_saved_tensors()
-        results = ctx.compiled_backward([saved, ctx.saved_other], list(gradients))
+        try:
+            results = ctx.compiled_backward([saved, ctx.saved_other], list(gradients))
+        except Exception as error:
+            if (failed := _watchers.get(ctx.compiled_backward)) is not None:
+                failed(error)
+            raise
         return (None, None, None, None, None, *results)
 
 

@@ -34,6 +34,18 @@ def test_a_failing_region_leaves_a_bundle_and_a_note(tmp_path):
     assert "boom in a transform" in (tmp_path / folder / "index.md").read_text()
 
 
+@needs_cxx
+@pytest.mark.parametrize("fault", [faults.fails_in_backward_of_thunder, faults.fails_in_backward_of_inductor])
+def test_a_failing_backward_leaves_a_bundle_and_a_note(fault, tmp_path):
+    """Though autograd calls it, with no region on the stack."""
+    compiled, inputs = fault()
+    with dump_on_error(tmp_path), pytest.raises(RuntimeError, match="boom in backward") as caught:
+        compiled(*inputs).sum().backward()
+    (folder,) = manifests(tmp_path)
+    assert notes(caught.value) == [f"thunder_fx: a reproducer is in {tmp_path / folder}"]
+    assert "boom in backward" in (tmp_path / folder / "index.md").read_text()
+
+
 def test_a_failing_compilation_says_it_in_the_text_that_torch_compile_keeps(tmp_path, monkeypatch):
     """torch.compile makes a new exception of a backend's."""
     from thunder_fx.graph import partition

@@ -10,6 +10,7 @@ import torch
 import thunder_fx
 from tests.helpers import needs_cxx, sine
 from tests.repro import faults
+from tests.repro.running import run_here
 from thunder_fx import get_subgraph_info, save_reproducer, thunderfx
 from thunder_fx.repro import verify
 
@@ -50,6 +51,27 @@ def test_each_fault_is_reproduced(fault, tmp_path):
     index = (bundle.folder / "index.md").read_text()
     assert index.count("| reproduced the error |") == 2
     assert (info.regions[0].error or "") in index.replace("`", "")
+
+
+@needs_cxx
+@pytest.mark.parametrize(("calls", "dynamic"), [(1, None), (2, None), (2, True)])
+@pytest.mark.parametrize("fault", [faults.fails_in_backward_of_thunder, faults.fails_in_backward_of_inductor])
+def test_a_failing_backward_is_reproduced(fault, dynamic, calls, tmp_path):
+    """Autograd reports it where no region is on the stack: the region keeps it all the same."""
+    compiled, inputs = fault(dynamic=dynamic)
+    for _ in range(calls):
+        result = compiled(*inputs)
+    with pytest.raises(RuntimeError, match="boom in backward"):
+        result.sum().backward()
+    (info,) = get_subgraph_info(compiled)
+    (region,) = info.regions
+    assert region.error == "RuntimeError: boom in backward"
+    with pytest.warns(thunder_fx.ThunderFXWarning, match=r"tests\.repro\.faults"):
+        bundle = save_reproducer(compiled, tmp_path)
+    for file, script in zip(bundle.manifest["files"], bundle.scripts, strict=True):
+        with pytest.raises(RuntimeError) as caught:
+            run_here(script)
+        assert verify.are_alike(f"RuntimeError: {caught.value}", file["error"])
 
 
 @needs_cxx
@@ -104,3 +126,7 @@ def test_errors_are_alike_but_for_addresses_paths_and_lines():
     a = 'RuntimeError: at 0x7fff, File "/tmp/a/x.py", line 3: 4 is too large'
     assert verify.are_alike(a, 'RuntimeError: at 0x1234, File "/home/me/b.py", line 99: 4 is too large')
     assert not verify.are_alike(a, a.replace("4 is", "5 is"))
+    told = "\n\nOriginal traceback:\n  File 'model.py', line 3, in forward\n    y = x.sin()"
+    assert verify.are_alike(
+        "ValueError: the tensor 140234567890123 is bad" + told, "ValueError: the tensor 94001122334 is bad"
+    )

@@ -43,17 +43,25 @@ _handing_over = threading.RLock()
 
 @dataclass(frozen=True)
 class Options:
-    """How to compile a region, by either compiler."""
+    """How to compile a region, by either compiler; and what to call when its backward has raised."""
 
     thunder: Mapping[str, Any]
     inductor: Mapping[str, Any]
+    on_backward_failure: Callable[[SubgraphInfo, Exception], None] = lambda info, error: None
 
 
 class CompiledRegion(torch.nn.Module):
     """A region in the split graph: calls what compiled it, and keeps a failure's text on its record."""
 
-    def __init__(self, graph_module: GraphModule, run: Callable[..., Any], region: Region) -> None:
+    def __init__(
+        self,
+        graph_module: GraphModule,
+        run: Callable[..., Any],
+        region: Region,
+        backward_failed: Callable[[Exception], None],
+    ) -> None:
         super().__init__()
+        self._backward_failed = backward_failed
         self.graph = graph_module.graph  # for GraphModule.print_readable and whoever counts nodes
         self.run = run
         # Not the Module itself: its call looks for hooks, and torch.fx's prints to stderr when a region raises.
@@ -81,6 +89,7 @@ class CompiledRegion(torch.nn.Module):
         """Whatever result a compiler makes otherwise than eager, it makes so again in each call."""
         run = self._run
         result = run(*args)
+        _torch.watch_backward(_results(result), self._backward_failed)
         mend = _mending(result, self._wanted)
         self._call = run if mend is None else lambda *args: mend(run(*args))
         return result if mend is None else mend(result)
@@ -105,7 +114,21 @@ def compile_region(graph_module: GraphModule, region: Region, info: SubgraphInfo
         run: Callable[..., Any] = _ThunderRun(graph_module, region, info, options)
     else:
         run = inductor.compile_region(graph_module, region, options.inductor)
-    return (_RecordingRegion if capture.is_on() else CompiledRegion)(graph_module, run, region)
+    kind = _RecordingRegion if capture.is_on() else CompiledRegion
+    return kind(graph_module, run, region, _backward_watcher(region, info, options))
+
+
+def _backward_watcher(region: Region, info: SubgraphInfo, options: Options) -> Callable[[Exception], None]:
+    """What to call when the region's backward has raised: autograd reports it where no region is on the stack."""
+    region_of, info_of, tell = weakref.ref(region), weakref.ref(info), options.on_backward_failure
+
+    def failed(error: Exception) -> None:
+        region, info = region_of(), info_of()
+        if region is not None and info is not None:
+            region.failed(error)
+            tell(info, error)
+
+    return failed
 
 
 class _ThunderRun(torch.nn.Module):
@@ -126,6 +149,7 @@ class _ThunderRun(torch.nn.Module):
         self._grad_mode_after = modes.grad_mode_after(graph_module)
         self._region = weakref.ref(region)
         self._info = weakref.ref(info)
+        self._backward_failed = _backward_watcher(region, info, options)
         # Held while thunder may still fail to trace it; in a tuple, so that Module does not register it as a child.
         self._untraced: tuple[GraphModule, Options] | None = (graph_module, options)
         straight = not tracing.needs_interpreter(options.thunder)
@@ -215,7 +239,7 @@ class _ThunderRun(torch.nn.Module):
         jitted, constants = self._by_thunder
         result = jitted(*args, *constants)
         if torch.is_grad_enabled():
-            _forbid_second_derivative(result)
+            _prepare_backward(result, self._backward_failed)
         if self._grad_mode_after is not None:
             # thunder 0.2.6 sets the mode that a region leaves when it compiles it, and in later calls the one it found.
             torch.set_grad_enabled(self._grad_mode_after)
@@ -229,6 +253,8 @@ class _ThunderRun(torch.nn.Module):
             return None
         if compiled is None or not compiled.checks <= GUARDED_BY_DYNAMO.keys():
             return None
+        if compiled.backward is not None:
+            _thunder.watch_backward(compiled.backward, self._backward_failed)
         return _thunder.direct_call(compiled, constants, self._is_differentiable, is_grad_enabled=is_grad_enabled)
 
     def _give_away(self, graph_module: GraphModule, options: Options, args: tuple[Any, ...]) -> Callable[..., Any]:
@@ -321,10 +347,9 @@ def _mending(result: Any, wanted: tuple[_InEager, ...]) -> Callable[[Any], Any] 
     one of another dtype; a cumsum of equal numbers in Inductor. And Inductor makes views anew after it has run,
     outside of the no_grad that they were made under.
     """
-    results = result if isinstance(result, (tuple, list)) else (result,)
     mends = {
         index: mend
-        for index, (value, eager) in enumerate(zip(results, wanted, strict=True))
+        for index, (value, eager) in enumerate(zip(_results(result), wanted, strict=True))
         if isinstance(value, torch.Tensor) and (mend := _mending_one(value, eager)) is not None
     }
     if not mends:
@@ -366,13 +391,19 @@ def differentiable_outputs(graph_module: GraphModule) -> list[bool]:
     return [getattr(value, "grad_fn", None) is not None for value in values]
 
 
-def _forbid_second_derivative(result: Any) -> None:
+def _prepare_backward(result: Any, failed: Callable[[Exception], None]) -> None:
     """Have the gradient of a gradient raise: thunder's backward cannot be differentiated, and would pass for constant.
 
-    (torch's once_differentiable, under which thunder's backward runs, looks at the incoming gradients alone.)
+    (torch's once_differentiable, under which thunder's backward runs, looks at the incoming gradients alone.) And have
+    a backward that raises tell so.
     """
-    for output in result if isinstance(result, (tuple, list)) else (result,):
+    for output in _results(result):
         node: Any = output.grad_fn if isinstance(output, torch.Tensor) else None
         if type(node).__name__ == _thunder.AUTOGRAD_NODE:
             node.register_hook(_torch.raise_if_differentiable)
+            node.compiled_backward = _torch.telling(node.compiled_backward, failed)
             return  # one node for all outputs of a region
+
+
+def _results(result: Any) -> tuple[Any, ...] | list[Any]:
+    return result if isinstance(result, (tuple, list)) else (result,)
