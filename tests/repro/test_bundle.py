@@ -5,11 +5,15 @@ import gc
 import json
 import os
 import pathlib
+import shutil
+import subprocess
+import sys
 import warnings
 import weakref
 
 import pytest
 import torch
+from thunder.core.transform_common import Transform
 
 import thunder_fx
 from tests.helpers import Block, needs_cxx, run_python, sine, splits
@@ -195,6 +199,120 @@ def test_threads_that_save_into_one_folder_get_one_each(tmp_path):
         found = list(pool.map(lambda fn: save_reproducer(fn, tmp_path).folder, callables))
     assert len(set(found)) == 3
     assert all((folder / "manifest.json").exists() for folder in found)
+
+
+SAVES = """
+import sys, warnings, torch, thunder_fx
+warnings.simplefilter("ignore")
+compiled = thunder_fx.thunderfx(lambda x: x.sin())
+compiled(torch.ones(3))
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(5):
+    print(thunder_fx.save_reproducer(compiled, sys.argv[1]).folder, flush=True)
+"""
+
+
+def test_processes_that_save_into_one_folder_get_one_each(tmp_path):
+    """As the ranks of a distributed run do, that fail at the same time."""
+    command = [sys.executable, "-c", SAVES, str(tmp_path / "folder")]
+    both = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for each in both:
+        assert each.stdout.readline() == "ready\n"
+    for each in both:
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    folders = [set(each.communicate(timeout=120)[0].split()) for each in both]
+    assert [len(found) for found in folders] == [1, 1]
+    assert folders[0] != folders[1]
+    tokens = {json.loads((pathlib.Path(folder) / "manifest.json").read_text())["token"] for (folder,) in folders}
+    assert len(tokens) == 2
+
+
+def test_a_bundle_verifies_what_is_in_its_folder_now(tmp_path):
+    """Saved once more with benchmarks: they stay; another's bundle, or none, is not taken for it."""
+    compiled = called()
+    first = save_reproducer(compiled, tmp_path / "a")
+    save_reproducer(compiled, tmp_path / "a", benchmark=True)
+    assert set(first.verify()) == {"graph0_repro.py", "graph0_thunder_0_repro.py"}
+    assert "graph0_benchmark.py" in (tmp_path / "a" / "manifest.json").read_text()
+    assert len(first.scripts) == 4
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(OSError, match="not there any more: save it once more"):
+        first.verify()
+    save_reproducer(called(), tmp_path / "a")
+    with pytest.raises(OSError, match="not there any more: save it once more"):
+        first.verify()
+
+
+def test_an_errors_text_may_have_any_character(tmp_path):
+    """A null, half a surrogate pair, quotes and backslashes: the script is Python all the same, and has the text."""
+    compiled = called()
+    (info,) = get_subgraph_info(compiled)
+    info.regions[0].error = text = 'ValueError: \0 \udc80 """ \\N{x} \x85 end'
+    bundle = save_reproducer(compiled, tmp_path)
+    for script in bundle.scripts:
+        assert run(script, cwd=tmp_path).returncode == 0
+    assert json.loads((tmp_path / "manifest.json").read_text())["graphs"][0]["regions"][0]["error"] == text
+
+
+def test_paths_and_manifests_that_are_none(tmp_path):
+    """A null character in a path, and a manifest that is not ours."""
+    compiled = called()
+    with pytest.raises(OSError, match="no path has a null character"):
+        save_reproducer(compiled, str(tmp_path / "a\0b"))
+    (tmp_path / "manifest.json").write_text('{"token": "?"}')
+    with pytest.warns(ThunderFXWarning, match="this one is in"):
+        assert save_reproducer(compiled, tmp_path).folder == tmp_path / "sine"
+
+
+class ChangesItself(Transform):
+    """Fails once, when it first compiles."""
+
+    def __init__(self):
+        self.seen = []
+
+    def transform_traces_pre_prologue(self, prologue_trace, computation_trace, epilogue_trace, **kwargs):
+        if not self.seen:
+            self.seen.append("a trace")
+            raise ValueError("only the first time")
+        return prologue_trace, computation_trace, epilogue_trace
+
+
+def test_an_option_is_written_as_it_was_before_anything_was_compiled(tmp_path):
+    """A transform that changes itself begins in the script where it began here."""
+    compiled = thunderfx(sine, transforms=[ChangesItself()])
+    with pytest.raises(ValueError, match="only the first time"):
+        compiled(torch.rand(3))
+    for script in save_reproducer(compiled, tmp_path).scripts:
+        with pytest.raises(ValueError, match="only the first time"):
+            run_here(script)
+
+
+def test_a_graph_that_is_not_dynamos_is_saved_with_its_modules(tmp_path):
+    """Parameters and Modules below a name with a dot, which a graph of torch.fx calls; the gradients too."""
+
+    class Outer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+            self.weight = torch.nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            return torch.sinc(self.parts(x) * self.weight) + self.weight
+
+    x = torch.rand(2, 4)
+    backend = ThunderCompiler()
+    module = Outer().eval()
+    result = backend(torch.fx.symbolic_trace(module), [x])(x)
+    torch.testing.assert_close(result, module(x))
+    backend.save_reproducer_to_folder(tmp_path)
+    scripts = sorted(tmp_path.glob("*_repro.py"))
+    assert len(scripts) > 1
+    for script in scripts:
+        status, out = run_here(script)
+        assert status == 0, out
+    assert "gradients: 5" in run_here(tmp_path / "graph0_repro.py")[1]
 
 
 def test_made_up_inputs_have_no_value_of_the_users(tmp_path):

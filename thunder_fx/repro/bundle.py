@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
+import hashlib
 import json
 import os
 import pathlib
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from filelock import FileLock
 
 from thunder_fx.compiler import ThunderCompiler
 from thunder_fx.errors import NotCompiledError, OptionValueError, ReproducerError, ThunderFXWarning
@@ -35,6 +37,7 @@ from thunder_fx.repro.values import Inexpressible, Writer
 from thunder_fx.subgraph import SubgraphInfo
 
 INPUTS = ("synthetic", "real")
+KINDS = ("repro", "benchmark")
 
 # A bundle is saved over an earlier one of the same compiler, and never over another's.
 _saving = threading.RLock()
@@ -69,8 +72,9 @@ class ReproducerBundle:
             on_result: called with a script's name and its outcome as soon as it is known.
 
         Raises:
-            OSError: a file of the bundle cannot be read, or the outcome not be written.
+            OSError: a file of the bundle cannot be read, or the outcome not be written; or another bundle is there now.
         """
+        self._read()
         files = {entry["path"]: entry for entry in self.manifest["files"] if entry["kind"] == "repro"}
         outcomes = {}
         for name, result in verify.run_all(self.folder, files, timeout):
@@ -81,6 +85,15 @@ class ReproducerBundle:
         for name, text in _index_files(self.manifest).items():
             write_whole(self.folder / name, text)
         return dict(sorted(outcomes.items()))
+
+    def _read(self) -> None:
+        """What is there now, where the same compiler has been saved once more since."""
+        path = self.folder / "manifest.json"
+        if _token_in(self.folder) != self.manifest["token"]:
+            why = f"the bundle of {self.manifest['callable']} is not there any more: save it once more"
+            raise ReproducerError(errno.ENOENT, why, str(path))
+        self.manifest = json.loads(path.read_text())
+        self.scripts = [self.folder / entry["path"] for entry in self.manifest["files"] if entry["kind"] in KINDS]
 
 
 def save_reproducer(
@@ -127,7 +140,7 @@ def save_reproducer(
     compiler = resolve(fn)
     if not compiler.subgraph_infos:
         raise NotCompiledError(f"save_reproducer: there is nothing to save: {why_no_graph(fn, compiler)}")
-    kinds = ("repro", "benchmark") if benchmark else ("repro",)
+    kinds = KINDS if benchmark else ("repro",)
     bundle = save(compiler, describe_callable(fn), folder, inputs=inputs, kinds=kinds)
     if verify:
         bundle.verify()
@@ -153,8 +166,11 @@ def save(
     name = name or next((info.source.function for info in infos if info.source is not None), "callable")
     _check_inputs(inputs, infos)
     root = pathlib.Path(os.path.abspath(os.fspath(folder)))
+    if "\0" in str(root):
+        why = f"the reproducer of {name} cannot be saved in {str(root)!r}: no path has a null character"
+        raise ReproducerError(errno.EINVAL, why, str(root))
     scripts = [each for kind in kinds for each in _scripts(compiler, infos, real=inputs == "real", kind=kind)]
-    with _saving:
+    with _alone(root):
         token = _token_of.setdefault(compiler, uuid.uuid4().hex)
         manifest = {**_manifest(compiler, infos, scripts, name, token, inputs), "about": about}
         target = _place(root, name, token, [entry["path"] for entry in manifest["files"]])
@@ -164,13 +180,25 @@ def save(
     return ReproducerBundle(target, [target / _file_of(each) for each in scripts], manifest)
 
 
+@contextlib.contextmanager
+def _alone(root: pathlib.Path) -> Iterator[None]:
+    """Inside, no other thread or process of this user and machine places a bundle in a folder.
+
+    Not by a file in the folder, which would stay there.
+    """
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    name = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
+    with _saving, FileLock(pathlib.Path(tempfile.gettempdir()) / f"thunder_fx-{user}-{name}.lock"):
+        yield
+
+
 def _write_files(draft: pathlib.Path, scripts: Sequence[script.Script], manifest: Mapping[str, Any]) -> None:
     for each in scripts:
-        (draft / _file_of(each)).write_text(each.text, encoding="utf-8")
+        _write(draft / _file_of(each), each.text)
         for file, tensor in each.tensors.items():
             save_tensor(draft / file, tensor)
     for file, text in _index_files(manifest).items():
-        (draft / file).write_text(text, encoding="utf-8")
+        _write(draft / file, text)
 
 
 def _scripts(
@@ -178,7 +206,7 @@ def _scripts(
 ) -> Iterator[script.Script]:
     options = {**THUNDER_DEFAULTS, **compiler.thunder_options}
     told = compiler.torch_compile_options
-    request = script.Request(options, told, real_inputs=real, benchmark=kind == "benchmark")
+    request = script.Request(options, told, real, kind == "benchmark", compiler._states)
     for index, info in enumerate(infos):
         yield script.of_graph(info, index, request)
         if info.original_split_graph_module is not None:
@@ -250,8 +278,8 @@ def _manifest(
         "token": token,
         "inputs": inputs,
         "options": {
-            "thunder": _shown(compiler.thunder_options),
-            "torch_compile": _shown(compiler.torch_compile_options),
+            "thunder": _shown(compiler.thunder_options, compiler._states),
+            "torch_compile": _shown(compiler.torch_compile_options, compiler._states),
         },
         "versions": versions(),
         "hardware": hardware(),
@@ -308,12 +336,12 @@ def _graph_entry(index: int, info: SubgraphInfo) -> dict[str, Any]:
     }
 
 
-def _shown(options: Mapping[str, Any]) -> dict[str, str]:
+def _shown(options: Mapping[str, Any], states: Mapping[int, dict[str, Any]]) -> dict[str, str]:
     """Options as code; in words where there is none."""
     shown = {}
     for name, value in options.items():
         try:
-            shown[name] = Writer().expression(value)
+            shown[name] = Writer(states=states).expression(value)
         except Inexpressible as error:
             shown[name] = f"not code: {error}"
     return shown
@@ -394,7 +422,8 @@ def _conflicts(folder: pathlib.Path, names: set[str]) -> bool:
 
 def _token_in(folder: pathlib.Path) -> str | None:
     try:
-        token = json.loads((folder / "manifest.json").read_text())["token"]
+        manifest = json.loads((folder / "manifest.json").read_text())
+        token, _ = manifest["token"], [entry["path"] for entry in manifest["files"]]
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError):
@@ -456,10 +485,15 @@ def save_tensor(path: pathlib.Path, tensor: torch.Tensor) -> None:
         torch.save(tensor.clone(), path)
 
 
+def _write(path: pathlib.Path, text: str) -> None:
+    # An error's text may have what no encoding has: half a surrogate pair.
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
 def write_whole(path: pathlib.Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.draft")
     try:
-        draft.write_text(text, encoding="utf-8")
+        _write(draft, text)
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
