@@ -40,6 +40,8 @@ class PeerCompiler(ThunderCompiler):
         self.thunder_options = dict(peer.thunder_options)
         self.torch_compile_options: dict[str, Any] = {}
         self.emptied = False
+        # What its options were when it first compiled is not known.
+        self._states = {}
 
     @property
     def subgraph_infos(self) -> list[SubgraphInfo]:  # type: ignore[override]
