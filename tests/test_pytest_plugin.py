@@ -133,6 +133,179 @@ def test_every_attempt_of_a_rerun_is_kept(pytester):
     assert (pytester.path / "left" / "index.md").read_text().count("\n- ") == 3
 
 
+def test_attempts_of_reruns_on_workers_of_xdist(pytester):
+    """Both plugins at once: the paths of all attempts reach the report and the index."""
+    done = run(pytester, "--thunder-fx-repro-dir=left", "--reruns=1", "-n2", "-rR", text=ONE)
+    assert "1 failed" in done.stdout
+    assert "1 rerun" in done.stdout
+    folder = pytester.path / "left"
+    assert {parts[1:] for parts in left_in(folder)} == {("sine",), ("attempt2", "sine")}
+    assert (folder / "index.md").read_text().count("\n- ") == 2
+    assert str(folder) in done.stdout
+
+
+BOTH = """
+import pytest, torch, thunder_fx
+
+def sine(x):
+    return x.sin() + 1
+
+@pytest.fixture
+def compiled():
+    yield thunder_fx.thunderfx(sine)
+    raise RuntimeError("in teardown")
+
+def test_both(compiled):
+    compiled(torch.ones(3))
+    assert 0
+"""
+
+
+def test_a_test_that_fails_in_call_and_teardown(pytester):
+    """One bundle, whose path stands under both failures, and once in the index."""
+    done = run(pytester, "--thunder-fx-repro-dir=left", text=BOTH)
+    assert "1 failed, 1 error" in done.stdout
+    folder = pytester.path / "left"
+    ((test, name),) = bundles(folder)
+    assert re.findall(rf"^{re.escape(str(folder / test / name))}$", done.stdout, re.MULTILINE).__len__() == 2
+    assert (folder / "index.md").read_text().count("\n- ") == 1
+
+
+REACHED = """
+import pytest, torch, thunder_fx
+
+def compiled(fn):
+    made = thunder_fx.thunderfx(fn)
+    made(torch.ones(3))
+    return made
+
+def on_three(x): return x.sin() + 1
+def on_four(x): return x.cos() + 1
+def in_closure(x): return x.tan() + 1
+def by_name(x): return x.exp() + 1
+def in_lambda(x): return x.exp() - 1
+
+class Holder:
+    def __init__(self, held):
+        self.held = held
+
+@pytest.fixture(scope="module")
+def fixture():
+    return [Holder({"three": compiled(on_three), "four": [compiled(on_four)]})]
+
+def outer():
+    hidden = compiled(in_closure)
+    def test(fixture):
+        assert hidden is None
+    return test
+
+named, also_named = compiled(by_name), compiled(in_lambda)
+
+class Other:
+    named = None
+
+def test_warms_up(fixture):
+    pass
+
+test_closure = outer()
+
+def test_attribute_of_that_name():
+    assert Other.named is not None
+
+def test_lambda():
+    assert (lambda: also_named)() is None
+"""
+
+
+def test_what_a_test_reaches(pytester):
+    """Fixtures to a depth of three; closures; globals, and not attributes of the same name."""
+    run(pytester, "--thunder-fx-repro-dir=left", text=REACHED)
+    assert left_in(pytester.path / "left") == {
+        ("test_sample.py_test_closure", "on_three"),
+        ("test_sample.py_test_closure", "in_closure"),
+        ("test_sample.py_test_lambda", "in_lambda"),
+    }
+
+
+RAISED_FROM = """
+import torch, thunder_fx
+
+def pick(x, i):
+    return x[i] * 2
+
+def hidden():
+    fails = thunder_fx.thunderfx(pick)
+    fails(torch.ones(3), torch.tensor([1]))
+    def call():
+        try:
+            fails(torch.ones(3), torch.tensor([9]))
+        except IndexError as error:
+            raise ValueError("bad input") from error
+    return [call]
+
+holder = iter(hidden())
+
+def test_raised_from():
+    next(globals()["holder"])()
+
+def double(x):
+    return x.sin() * 2
+
+def test_backward():
+    from tests.repro import faults
+    compiled, inputs = faults.fails_in_backward_of_thunder()
+    compiled(*inputs).sum().backward()
+"""
+
+
+def test_failures_that_others_were_raised_from(pytester):
+    """The compiled callable is on the first one's traceback; and a backward's failure is in the bundle."""
+    root = str(pathlib.Path(__file__).parents[1])
+    done = run(pytester, "--thunder-fx-repro-dir=left", "-rA", text=RAISED_FROM, env={"PYTHONPATH": root})
+    found = {parts[0].rpartition("-")[0]: manifest for parts, manifest in bundles(pytester.path / "left").items()}
+    assert set(found) == {"test_sample.py_test_raised_from", "test_sample.py_test_backward"}, done.stdout
+    (graph,) = found["test_sample.py_test_backward"]["graphs"]
+    assert [region["error"] for region in graph["regions"]] == ["RuntimeError: boom in backward"]
+
+
+KILLED = (
+    ONE
+    + """
+def test_killed():
+    import os
+    os._exit(9)
+"""
+)
+
+
+def test_a_run_that_is_killed_has_an_index(pytester):
+    """As one is that reaches its time limit."""
+    assert run(pytester, "--thunder-fx-repro-dir=left", text=KILLED).returncode == 9
+    assert (pytester.path / "left" / "index.md").read_text().count("\n- ") == 1
+
+
+def test_a_limit_is_a_number(pytester):
+    """Anything else is bad usage."""
+    done = run(pytester, "--thunder-fx-repro-dir=left", "--thunder-fx-repro-max=-1", text=ONE)
+    assert done.returncode == 4
+    assert "takes a number, 0 or more; found '-1'" in done.stderr
+
+
+def test_the_environments_folder_is_given_back(pytester):
+    """To a program that calls pytest: outside of a test, the environment's word holds."""
+    code = (
+        "import pytest, thunder_fx\nbefore = thunder_fx.config.repro_dir\n"
+        "pytest.main(['-q', '-p', 'no:cacheprovider', 'test_sample.py'])\n"
+        "assert before == thunder_fx.config.repro_dir and before.endswith('by_environment')\n"
+    )
+    pytester.makepyfile(
+        test_sample="def test_it():\n    import thunder_fx\n    assert not thunder_fx.config.repro_dir\n"
+    )
+    env = {**os.environ, "THUNDER_FX_REPRO_DIR": "by_environment"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=pytester.path, env=env, capture_output=True, text=True)
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("option", "ini", "environment", "where"),
     [

@@ -6,6 +6,7 @@ needs them is repro/of_tests.py, which is imported once a test has failed that h
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import pathlib
@@ -33,18 +34,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--thunder-fx-repro-max",
         metavar="N",
-        type=int,
+        type=_count,
         default=50,
         help="how many reproducers a run leaves at most (50); with pytest-xdist its workers share them",
     )
     group.addoption(
         "--thunder-fx-repro-max-size",
         metavar="MIB",
-        type=int,
+        type=_count,
         default=1024,
-        help="and how many MiB (1024): once a run has left as much, it leaves no more",
+        help="and how many MiB (1024): what would make it more is not kept",
     )
     parser.addini("thunder_fx_repro_dir", "the same as --thunder-fx-repro-dir, relative to the ini file")
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"\d+", text):
+        raise argparse.ArgumentTypeError(f"takes a number, 0 or more; found {text!r}")
+    return int(text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -74,21 +81,28 @@ class Reproducers:
         self.folder = pathlib.Path(os.path.abspath(folder))
         self.is_worker = worker is not None
         workers = (worker or {}).get("workercount", 1)
-        most = max(0, config.getoption("thunder_fx_repro_max"))
-        self.left = -(-most // workers)
-        self.bytes_left = (max(0, config.getoption("thunder_fx_repro_max_size")) << 20) // workers
+        self.left = -(-config.getoption("thunder_fx_repro_max") // workers)
+        self.bytes_left = (config.getoption("thunder_fx_repro_max_size") << 20) // workers
         self.saved: set[str] = set()
         self.first_graph = 0
         self.entries: list[tuple[str, str, str]] = []
+        self.trouble: OSError | None = None
+        self.silenced: str | None = None
         self._silence_dumps()
 
-    @staticmethod
-    def _silence_dumps() -> None:
+    def _silence_dumps(self) -> None:
         """An exception that a test expects is no failure: what the environment asks for is this plugin's business."""
         if "THUNDER_FX_REPRO_DIR" in os.environ:
             import thunder_fx
 
-            thunder_fx.config.repro_dir = None
+            self.silenced, thunder_fx.config.repro_dir = thunder_fx.config.repro_dir, None
+
+    def pytest_unconfigure(self) -> None:
+        """Where pytest was called from a program, the program goes on."""
+        if self.silenced is not None:
+            import thunder_fx
+
+            thunder_fx.config.repro_dir = self.silenced
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -121,18 +135,19 @@ class Reproducers:
             from thunder_fx.repro import of_tests
 
             compilers = of_tests.belonging(item, failure, self.first_graph)
-            taken = compilers[: self.left] if self.bytes_left > 0 else []
+            taken = compilers[: self.left]
             about = f"Left by the test `{item.nodeid}`, which failed in {report.when}: {_first_line(failure)}"
-            paths, troubles = of_tests.save(taken, self.folder / self._name(item), about)
+            done = of_tests.save(taken, self.folder / self._name(item), about, self.bytes_left)
+            paths = done.paths
             new = set(paths) - self.saved
             self.saved |= new
             self.left -= len(new)
-            self.bytes_left -= sum(map(of_tests.size, new))
+            self.bytes_left -= done.bytes
             lines = [*paths, f"to run: thunder-fx verify {self.folder / self._name(item)}"] if paths else []
-            lines += [f"{'one could not' if paths else 'none could'} be saved: {trouble}" for trouble in troubles]
-            if len(taken) < len(compilers):
-                option = "--thunder-fx-repro-max" + ("" if len(taken) or not self.left else "-size")
-                lines.append(f"{len(compilers) - len(taken)} more were left out: {option} is reached")
+            lines += [f"{'one could not' if paths else 'none could'} be saved: {trouble}" for trouble in done.troubles]
+            for count, option in ((len(compilers) - len(taken), "max"), (done.left_out, "max-size")):
+                if count:
+                    lines.append(f"{count} more were left out: --thunder-fx-repro-{option} is reached")
         except Exception as trouble:
             paths, lines = [], [f"none could be saved: {type(trouble).__name__}: {trouble}"]
         for path in paths:
@@ -156,13 +171,20 @@ class Reproducers:
             crash = getattr(report.longrepr, "reprcrash", None)
             why = str(getattr(crash, "message", "")).partition("\n")[0]
             self.entries += [(report.nodeid, why, path) for path in paths]
+            # At once: a run that is killed at its time limit has an index, too.
+            if paths:
+                self._write_index_or_say_why()
 
     def pytest_sessionfinish(self) -> None:
-        if self.entries:
-            try:
-                self._write_index()
-            except OSError as trouble:  # the run ends as it would have ended
-                warnings.warn(f"thunder_fx: {self.folder / 'index.md'} could not be written: {trouble}", stacklevel=1)
+        if self.trouble is not None:
+            warnings.warn(f"thunder_fx: {self.folder / 'index.md'} could not be written: {self.trouble}", stacklevel=1)
+
+    def _write_index_or_say_why(self) -> None:
+        try:
+            self._write_index()
+            self.trouble = None
+        except OSError as trouble:  # the run goes on as it would have gone on
+            self.trouble = trouble
 
     def _write_index(self) -> None:
         """This run's, and those that an earlier run left in the folder."""

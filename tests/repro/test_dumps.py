@@ -1,10 +1,12 @@
 """What a failure leaves behind without pytest: a bundle, and a note on the exception."""
 
+import contextlib
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -138,3 +140,19 @@ def test_the_environment_does_it_for_a_process(tmp_path):
     assert manifests(tmp_path / "left") == ["pick"]
     if sys.version_info >= (3, 11):
         assert f"thunder_fx: a reproducer is in {tmp_path / 'left' / 'pick'}" in done.stderr
+
+
+@pytest.mark.slow
+def test_nothing_is_slower_while_nothing_fails(tmp_path):
+    """By no more than 5 percent; in turns, and the least of several, which noise only lengthens."""
+    compiled, x = thunderfx(sine), torch.ones(3)
+    compiled(x)
+    seconds = {"on": [], "off": []}
+    for _ in range(20):
+        for how, context in (("on", dump_on_error(tmp_path)), ("off", contextlib.nullcontext())):
+            with context:
+                start = time.perf_counter()
+                for _ in range(2000):
+                    compiled(x)
+                seconds[how].append(time.perf_counter() - start)
+    assert min(seconds["on"]) <= 1.05 * min(seconds["off"]), seconds

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dis
 import pathlib
+import shutil
 import types
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,35 +38,76 @@ def belonging(item: Any, failure: Any, first_graph: int) -> list[ThunderCompiler
     values = (*fixtures.values(), *_globals_named_by(getattr(item, "obj", None)), getattr(item, "instance", None))
     for value in (*values, *map(dict, of_class)):
         found += _reachable(value)
-    found += _on_traceback(failure.tb)
+    for traceback in _tracebacks(failure.value, failure.tb):
+        found += _on_traceback(traceback)
     unique = dict.fromkeys(compiler for compiler in found if compiler.subgraph_infos)
     return sorted(unique, key=lambda compiler: compiler.subgraph_infos[0].graph_id)
 
 
-def save(compilers: Iterable[ThunderCompiler], folder: pathlib.Path, about: str) -> tuple[list[str], list[str]]:
-    """Save a bundle of each; gives their folders, and what kept others from being saved."""
-    paths, troubles = [], []
+@dataclass
+class Saved:
+    """The folders of bundles, how many bytes were added by them, what kept others from being saved.
+
+    `left_out` counts those that were too large.
+    """
+
+    paths: list[str] = field(default_factory=list)
+    bytes: int = 0
+    troubles: list[str] = field(default_factory=list)
+    left_out: int = 0
+
+
+def save(compilers: Iterable[ThunderCompiler], folder: pathlib.Path, about: str, bytes_left: int) -> Saved:
+    """Save a bundle of each, as long as they take no more than `bytes_left` together."""
+    done = Saved()
     for compiler in compilers:
         try:
             name = name_of(compiler)
             places = [folder / (safe(name) if n == 1 else f"{safe(name)}_{n}") for n in range(1, 1000)]
             place = next((place for place in places if is_free_for(compiler, place)), places[0])
-            paths.append(str(saved(compiler, name, place, about)))
+            before = _size(place)
+            path = saved(compiler, name, place, about)
+            added = _size(path) - before
+            if done.bytes + added > bytes_left:
+                done.left_out += 1
+                _take_away(path, folder)
+            else:
+                done.bytes += added
+                done.paths.append(str(path))
         except Exception as trouble:  # which must hide neither the other bundles nor the test's failure
-            troubles.append(describe(trouble))
-    return paths, troubles
+            done.troubles.append(describe(trouble))
+    return done
 
 
-def size(folder: str) -> int:
+def _size(folder: pathlib.Path) -> int:
     """How many bytes a bundle takes."""
-    return sum(path.stat().st_size for path in pathlib.Path(folder).rglob("*") if path.is_file())
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _take_away(bundle: pathlib.Path, folder: pathlib.Path) -> None:
+    """A bundle, and the folders of its test and of the run, where nothing else is in them."""
+    shutil.rmtree(bundle)
+    for parent in (folder, *folder.parents[:2]):
+        try:
+            parent.rmdir()
+        except OSError:
+            return
 
 
 def _globals_named_by(function: Any) -> Iterator[Any]:
     function = getattr(function, "__func__", function)
     code, names = getattr(function, "__code__", None), getattr(function, "__globals__", {})
-    if isinstance(code, types.CodeType):
-        yield from (names[name] for name in code.co_names if name in names)
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # an empty one
+            yield cell.cell_contents
+    pending = [code] if isinstance(code, types.CodeType) else []
+    while pending:
+        code = pending.pop()
+        pending += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        # Not co_names, which has the names of attributes, too.
+        for instruction in dis.get_instructions(code):
+            if instruction.opname == "LOAD_GLOBAL" and instruction.argval in names:
+                yield names[instruction.argval]
 
 
 def _reachable(value: Any) -> Iterator[ThunderCompiler]:
@@ -100,6 +144,19 @@ def _parts(value: Any) -> list[Any]:
         attributes = [getattr(value, name) for name in slots if hasattr(value, name) and not name.startswith("__")]
         return [*getattr(value, "__dict__", {}).values(), *attributes][:1000]
     return []
+
+
+def _tracebacks(error: BaseException | None, first: types.TracebackType | None) -> Iterator[types.TracebackType | None]:
+    """Of a failure, and of the failures that it was raised from, or while handling."""
+    yield first
+    seen = {id(error)}
+    pending = [error.__cause__, error.__context__] if error is not None else []
+    while pending:
+        error = pending.pop()
+        if error is not None and id(error) not in seen:
+            seen.add(id(error))
+            yield error.__traceback__
+            pending += [error.__cause__, error.__context__]
 
 
 def _on_traceback(traceback: types.TracebackType | None) -> Iterator[ThunderCompiler]:
