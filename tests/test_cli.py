@@ -194,6 +194,7 @@ def test_a_small_graph_is_shrunk_and_the_text_says_so(tmp_path, capsys):
 
     out, script = minified(tmp_path, capsys, (short, INPUTS, {"transforms": [faults.SwapSinForCos()]}))
     assert "5 operators became 1" in out
+    assert "code: return ((x * 2 + y).sin() * y).tanh()" in script.read_text()
     assert "differs: output 0" in out
     assert "tries" in out
     assert run(capsys, "run", script)[0] == 1
@@ -230,6 +231,42 @@ def test_a_failure_that_would_drift_keeps_the_first(tmp_path, capsys):
     assert "raises: RuntimeError: there is a sine" in out
     assert any("sin" in line for line in operators_of(script))
     assert len(operators_of(script)) <= 3
+
+
+def test_an_interrupted_search_leaves_the_smallest_so_far(tmp_path, capsys, monkeypatch):
+    """And says that it is not the end, with 1."""
+    from thunder_fx.repro import minify
+
+    def short(x, y):
+        return ((x * 2 + y).sin() * y).tanh() + x
+
+    compiled = thunderfx(short, transforms=[faults.SwapSinForCos()])
+    compiled(*INPUTS)
+    script = save_reproducer(compiled, tmp_path).scripts[0]
+    run_one, found = minify._Search._fails_like_first, []
+
+    def interrupted(self, path):
+        if len(found) == 1:
+            raise KeyboardInterrupt
+        is_same = run_one(self, path)
+        found.extend([path] * (is_same and self.before > self.smallest - 1))
+        return is_same
+
+    monkeypatch.setattr(minify._Search, "_fails_like_first", interrupted)
+    status, out, _ = run(capsys, "minify", script, "--out", tmp_path / "small_repro.py")
+    assert (status, "stopped before the end: 6 operators became" in out) == (1, True)
+    assert run(capsys, "run", tmp_path / "small_repro.py")[0] == 1
+
+
+def test_a_script_without_end_is_stopped(tmp_path, capsys):
+    """`run` and `verify` have a time limit for each."""
+    bundle = saved(tmp_path)
+    for script in bundle.scripts:
+        script.write_text(script.read_text().replace("sys.exit(reproducer.main())", "time.sleep(100)"))
+    status, out, _ = run(capsys, "run", tmp_path, "--timeout", "6")
+    assert (status, out.count("hangs"), out.count("no end in 6 s")) == (1, 2, 2)
+    status, out, _ = run(capsys, "verify", tmp_path, "--timeout", "6")
+    assert (status, out.count("does not run"), out.count("no end in 6 s")) == (1, 2, 2)
 
 
 def test_a_graph_that_fails_eager_too_is_shrunk(tmp_path, capsys):

@@ -16,6 +16,7 @@ import argparse
 import json
 import pathlib
 import re
+import subprocess
 import sys
 import textwrap
 import time
@@ -60,8 +61,10 @@ def _parser() -> argparse.ArgumentParser:
     run = command("run", _run, "run a script, or all scripts of a folder, and compare with eager")
     run.add_argument("path", type=pathlib.Path, metavar="SCRIPT_OR_FOLDER")
     run.add_argument("--compiler", choices=COMPILERS, help="compile all of it by this one")
+    run.add_argument("--timeout", type=_seconds, default=600, metavar="SECONDS", help="of each script (600)")
     verify = command("verify", _verify, "run all scripts of a folder, and write down whether they do what was recorded")
     verify.add_argument("path", type=pathlib.Path, metavar="FOLDER")
+    verify.add_argument("--timeout", type=_seconds, default=600, metavar="SECONDS", help="of each script (600)")
     minify = command("minify", _minify, "shrink the graph of a script that fails, while it fails in the same way")
     minify.add_argument("path", type=pathlib.Path, metavar="SCRIPT")
     minify.add_argument("--regex", metavar="TEXT", type=_pattern, help="the same way is an error whose text has this")
@@ -104,7 +107,7 @@ def _run(options: argparse.Namespace) -> int:
     results = []
     for number, script in enumerate(scripts, 1):
         print(f"[{number}/{len(scripts)}] running {script}", flush=True)
-        results.append((script.name, *_result_of(script, arguments)))
+        results.append((script.name, *_result_of(script, arguments, options.timeout)))
     width = max(len(name) for name, *_ in results)
     print()
     for name, outcome, seconds, found in results:
@@ -113,10 +116,13 @@ def _run(options: argparse.Namespace) -> int:
     return int(any(outcome != "agrees" for _, outcome, *_ in results))
 
 
-def _result_of(script: pathlib.Path, arguments: list[str]) -> tuple[str, float, str]:
+def _result_of(script: pathlib.Path, arguments: list[str], timeout: float) -> tuple[str, float, str]:
     """What a script says came of it, how long it took, and the error or the difference."""
     start = time.perf_counter()
-    found = report_of(script, arguments)
+    try:
+        found = report_of(script, arguments, timeout)
+    except subprocess.TimeoutExpired:
+        return "hangs", time.perf_counter() - start, f"no end in {timeout:.0f} s"
     seconds = time.perf_counter() - start
     if isinstance(found, str):
         return "died", seconds, found
@@ -128,10 +134,10 @@ def _verify(options: argparse.Namespace) -> int:
     for folder in folders:
         for script in _scripts_of(folder):
             _check_script(script)
-    return max(map(_verify_bundle, folders))
+    return max(_verify_bundle(folder, options.timeout) for folder in folders)
 
 
-def _verify_bundle(folder: pathlib.Path) -> int:
+def _verify_bundle(folder: pathlib.Path, timeout: float) -> int:
     manifest = _manifest_of(folder)
     entries = {entry["path"]: entry for entry in manifest["files"] if entry["kind"] == "repro"}
     from thunder_fx.repro.bundle import ReproducerBundle
@@ -140,7 +146,8 @@ def _verify_bundle(folder: pathlib.Path) -> int:
     print(f"running {len(entries)} scripts in {folder}", flush=True)
     bundle = ReproducerBundle(folder, [folder / name for name in entries], manifest)
     width = max(map(len, entries))
-    bundle.verify(on_result=lambda name, outcome: print(f"  {name:<{width}}  {outcome}", flush=True))
+    bundle.verify(timeout=timeout, on_result=lambda name, outcome: print(f"  {name:<{width}}  {outcome}", flush=True))
+    entries = {entry["path"]: entry for entry in bundle.manifest["files"] if entry["kind"] == "repro"}
     bad = {name: why for name, entry in entries.items() if (why := _not_as_recorded(entry, manifest)) is not None}
     for name, why in bad.items():
         print(f"not as recorded: {name}")
@@ -183,9 +190,10 @@ def _minify(options: argparse.Namespace) -> int:
         result = minify(options.path, out, pattern=options.regex, timeout=options.timeout, on_progress=progress)
     except (MinifyError, OSError) as error:
         raise Usage(str(error)) from error
-    print(f"{_operators(result.before)} became {result.after}, in {result.tries} tries: {result.path}")
+    stopped = "" if result.is_complete else "stopped before the end: "
+    print(f"{stopped}{_operators(result.before)} became {result.after}, in {result.tries} tries: {result.path}")
     _print_wrapped(f"{result.failure.kind}: {result.failure.text}")
-    return 0
+    return int(not result.is_complete)
 
 
 def _operators(count: int) -> str:
@@ -218,7 +226,7 @@ def _manifest_of(folder: pathlib.Path) -> dict[str, Any]:
                 f"expected a manifest of schema {SCHEMA_VERSION} at most, found {version} in {folder}: a newer "
                 f"thunder_fx wrote it ({manifest.get('written_by')})"
             )
-        entries = [(entry["path"], entry["kind"]) for entry in manifest["files"]]
+        _, entries = manifest["token"], [(entry["path"], entry["kind"]) for entry in manifest["files"]]
         if any(pathlib.PurePath(path).is_absolute() or ".." in pathlib.PurePath(path).parts for path, _ in entries):
             raise ValueError("a path that leads out of the folder")
     except FileNotFoundError:

@@ -17,6 +17,7 @@ class Statements(torch.nn.Module):
     # fmt: off
     def forward(self, x, n):
         table = self.table
+        # File: model.py:3 in forward, code: minus = -x
         minus = -x
         power = x ** 2;  x = None  # noqa: E702
         smaller = minus < power
@@ -42,3 +43,11 @@ def test_a_forward_is_read_back_as_the_graph_that_it_was_printed_from():
     names = [target.__name__ for target in targets]
     assert [name for name in names if name in ("setitem", "iadd")] == ["setitem", "iadd"]
     assert as_graph(graph_module) is graph_module
+
+
+def test_comments_are_read_back_as_places_in_the_program():
+    """So that what is made of the graph says them again: a shrunk script, and an error of Inductor's."""
+    nodes = {node.name: node for node in as_graph(Statements()).graph.nodes}
+    assert nodes["table"].stack_trace is None
+    assert nodes["minus"].stack_trace == '  File "model.py", line 3, in forward\n    minus = -x'
+    assert "# File: model.py:3 in forward, code: minus = -x" in as_graph(Statements()).print_readable(False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import operator
+import re
 import textwrap
 from typing import Any
 
@@ -15,10 +16,10 @@ def as_graph(module: torch.nn.Module) -> torch.fx.GraphModule:
     """The torch.fx graph that a Module's forward was printed from: a node for each statement. Inductor takes it."""
     if isinstance(module, torch.fx.GraphModule):
         return module
-    source = ast.parse(textwrap.dedent(inspect.getsource(type(module).forward)))
-    (function,) = source.body
+    source = textwrap.dedent(inspect.getsource(type(module).forward))
+    (function,) = ast.parse(source).body
     assert isinstance(function, ast.FunctionDef)
-    reader = _Reader(type(module).forward.__globals__)
+    reader = _Reader(type(module).forward.__globals__, source.split("\n"))
     for argument in function.args.args[1:]:
         reader.values[argument.arg] = reader.graph.placeholder(argument.arg)
     for statement in function.body:
@@ -45,12 +46,27 @@ _IN_PLACE: dict[type[ast.AST], Any] = {
 class _Reader:
     """Reads what torch.fx prints, and nothing else."""
 
-    def __init__(self, names: dict[str, Any]) -> None:
+    def __init__(self, names: dict[str, Any], lines: list[str]) -> None:
         self.graph = torch.fx.Graph()
         self.values: dict[str, Any] = {}
         self._names = names
+        self._lines = lines
 
     def read(self, statement: ast.stmt) -> None:
+        self._read(statement)
+        node, place = next(reversed(self.graph.nodes), None), self._place(statement)  # of a statement at most one
+        if node is not None and node.op != "placeholder" and place is not None:
+            node.meta.setdefault("stack_trace", place)
+
+    def _place(self, statement: ast.stmt) -> str | None:
+        """Where in the user's program a statement comes from, as a traceback says it: by the comment above it."""
+        for line in reversed(self._lines[: statement.lineno - 1]):
+            found = re.fullmatch(r"\s*# File: (.*):(\d+) in (.*?), code: (.*)", line)
+            if found:
+                return '  File "{}", line {}, in {}\n    {}'.format(*found.groups())
+        return None
+
+    def _read(self, statement: ast.stmt) -> None:
         if isinstance(statement, ast.Return):
             self.graph.output(self._argument(statement.value))
         elif isinstance(statement, ast.AugAssign):  # the same object under its old name

@@ -25,6 +25,7 @@ from torch.fx import GraphModule
 
 from thunder_fx import _torch
 from thunder_fx.errors import MinifyError
+from thunder_fx.graph import structure
 from thunder_fx.repro import inputs as inputs_as_code
 from thunder_fx.repro.bundle import save_tensor, write_whole
 from thunder_fx.repro.code import Source
@@ -64,13 +65,17 @@ def _first_line(text: str) -> str:
 
 @dataclass
 class Minified:
-    """What came of it: the script that was written, its failure, and nodes before and after."""
+    """What came of it: the script that was written, its failure, and nodes before and after.
+
+    Where the search was interrupted, it is the smallest that was found until then.
+    """
 
     path: pathlib.Path
     failure: Failure
     before: int
     after: int
     tries: int
+    is_complete: bool = True
 
 
 def minify(
@@ -87,11 +92,16 @@ def minify(
         MinifyError: (a ValueError) the script does not fail, or not by one compiler alone.
         OSError: the result cannot be written.
     """
-    search = _Search(script, pattern, timeout, on_progress)
+    search, is_complete = _Search(script, pattern, timeout, on_progress), True
     with tempfile.TemporaryDirectory() as folder:
-        graph_module, values = search.run(pathlib.Path(folder))
+        try:
+            graph_module, values = search.run(pathlib.Path(folder))
+        except KeyboardInterrupt:
+            if search.best is None:
+                raise
+            (graph_module, values), is_complete = search.best, False
     search.write(graph_module, values, out)
-    return Minified(out, search.failure, search.before, _count(graph_module), search.tries)
+    return Minified(out, search.failure, search.before, _count(graph_module), search.tries, is_complete)
 
 
 class _Search:
@@ -112,6 +122,7 @@ class _Search:
             raise MinifyError(f"{script} cannot be loaded: {type(error).__name__}: {error}") from error
         self.tries, self.compiler, self.failure = 0, self.reproducer.compiler, Failure("agrees")
         self.before = self.smallest = 0
+        self.best: tuple[GraphModule, list[Any]] | None = None
 
     def run(self, folder: pathlib.Path) -> tuple[GraphModule, list[Any]]:
         self.failure, self.compiler = self._first_failure(folder)
@@ -127,8 +138,8 @@ class _Search:
             except Exception:  # a candidate that cannot be written is none
                 return False
             is_same = self._fails_like_first(path)
-            if is_same:
-                self.smallest = min(self.smallest, _count(candidate))
+            if is_same and _count(candidate) <= self.smallest:
+                self.smallest, self.best = _count(candidate), (structure.copy_structure(candidate), list(inputs))
             if self.on_progress is not None:
                 self.on_progress(self.tries, self.smallest)
             return is_same
@@ -204,7 +215,7 @@ class _Search:
 
 def _with_replaced(text: str, graph: str, compiler: str, computed: list[int]) -> str:
     """A script with another graph and other inputs, for one compiler; all else stays as it is."""
-    lines, tree = text.splitlines(keepends=True), ast.parse(text)
+    lines, tree = [f"{line}\n" for line in text.split("\n")], ast.parse(text)
     replaced: dict[tuple[int, int], str] = {}
     is_first = True
     for node in tree.body:
@@ -218,7 +229,8 @@ def _with_replaced(text: str, graph: str, compiler: str, computed: list[int]) ->
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "reproducer":
             call = node.value
             assert isinstance(call, ast.Call)
-            kept = [k for k in call.keywords if k.arg not in ("compiler", "computed", "differentiable", "split")]
+            own = ("compiler", "computed", "differentiable", "split", "written")
+            kept = [k for k in call.keywords if k.arg not in own]
             keywords = [f"{k.arg}={ast.unparse(k.value)}" for k in kept]
             keywords += [f"compiler={compiler!r}", *([f"computed={computed}"] if computed else [])]
             replaced[span] = "reproducer = Reproducer(\n" + "".join(f"    {k},\n" for k in keywords) + ")\n"
