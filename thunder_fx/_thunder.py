@@ -6,15 +6,17 @@ name of thunder only may import thunder itself. How thunder is made importable o
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import inspect
 import itertools
 import operator
 import os
+import re
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -593,6 +595,33 @@ def prologue_traces(compiled: Callable[..., Any] | None) -> list[TraceCtx]:
 def _stage(compiled: Callable[..., Any] | None, name: str) -> list[TraceCtx]:
     # thunder.last_traces and its kin raise before the first call, and where nothing was compiled; a record has none.
     return list(getattr(thunder.compile_stats(compiled), name, None) or ())
+
+
+def pass_of(trace: TraceCtx) -> tuple[str, float | None]:
+    """The pass that made a trace, and how many seconds it took, where it says so; of the first, that it was traced."""
+    text = str(trace.get_provenance() or "").removeprefix("# Constructed by ").strip()
+    found = re.fullmatch(r"(.*) \(took (\d+) milliseconds\)", text)
+    return (found[1], int(found[2]) / 1000) if found else (text or "Tracing", None)
+
+
+def executor_counts(traces: Iterable[TraceCtx]) -> dict[str, int]:
+    """How many operators of final traces each executor claims, the most first; what Python itself does is left out."""
+    counts = collections.Counter(
+        bound.sym.executor.name for trace in traces for bound in trace.bound_symbols if bound.sym.executor is not None
+    )
+    return dict(counts.most_common())
+
+
+def phases(compiled: Callable[..., Any] | None) -> dict[str, float]:
+    """Of thunder's last compilation of a region, the seconds of tracing, and of its passes until it runs."""
+    stats = thunder.compile_stats(compiled)
+    if stats is None or stats.last_trace_tracing_stop < 0:
+        return {}
+    traced = stats.last_trace_tracing_stop
+    return {
+        "tracing": (traced - stats.last_trace_tracing_start) / 1e9,
+        "passes": max(0, stats.last_trace_host_execution_start - traced) / 1e9,
+    }
 
 
 def compilations(compiled: Callable[..., Any] | None) -> int:

@@ -7,6 +7,7 @@ public name of torch imports torch itself.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import inspect
 import logging
@@ -250,6 +251,18 @@ def cache_usage(code: types.CodeType, context: Any | None) -> CacheUsage:
     return CacheUsage(own, config.recompile_limit, total, config.accumulated_recompile_limit)
 
 
+def dynamo_seconds(compile_id: str | None, code: tuple[str, int] | None) -> float | None:
+    """How long Dynamo itself took over a compilation, its backend left out; None where it is not known any more.
+
+    Dynamo keeps the metrics of the last 64 (2.9 to 2.15). Ids begin anew after a reset: so file and line, too.
+    """
+    for found in reversed(torch._dynamo.utils.get_compilation_metrics()):
+        if str(found.compile_id) == compile_id and (found.co_filename, found.co_firstlineno) == code:
+            whole, backend = found.entire_frame_compile_time_s, found.backend_compile_time_s
+            return None if whole is None else max(0.0, whole - (backend or 0.0))
+    return None
+
+
 def was_seen(code: types.CodeType) -> bool:
     """Whether Dynamo has looked at a frame of this code since the last reset, whatever came of it (2.9 to 2.15)."""
     return code in convert_frame.input_codes
@@ -362,22 +375,40 @@ def give_example_values(graph_module: torch.fx.GraphModule, arguments: Sequence[
     if any("example_value" in node.meta for node in graph_module.graph.nodes):
         return
     mode = fake_tensor.FakeTensorMode(allow_non_fake_inputs=True)
+    nodes = {node.name: node for node in graph_module.graph.nodes}
 
     class Recorder(torch.fx.Interpreter):
         def run_node(self, node: torch.fx.Node) -> Any:
             value = super().run_node(node)
             if node.op != "output":
-                node.meta["example_value"] = value
+                nodes[node.name].meta["example_value"] = value
             return value
 
-    fakes = [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in arguments]
     try:
-        with mode:
-            Recorder(graph_module).run(*fakes)
+        # A copy whose parameters and buffers are fake too: running it writes into some.
+        with fake_tensor.FakeCopyMode(mode):
+            twin = copy.deepcopy(graph_module)
+        fakes = [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in arguments]
+        with mode, _modes_kept():
+            Recorder(twin).run(*fakes)
     except Exception as error:
         logger.info(
             "a graph that is not Dynamo's could not be run on fake tensors: %s: %s", type(error).__name__, error
         )
+
+
+@contextlib.contextmanager
+def _modes_kept() -> Iterator[None]:
+    """After it, gradients and autocast are on or off as before, whatever a graph that broke off has set."""
+    grad, devices = torch.is_grad_enabled(), ("cpu", "cuda")
+    autocasts = [(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices]
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(grad)
+        for device, (enabled, dtype) in zip(devices, autocasts, strict=True):
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
 
 
 def storage_of(tensor: torch.Tensor) -> int | None:
@@ -463,14 +494,11 @@ def _clamp_has_derivative_at_bounds() -> bool:
 CLAMP_HAS_DERIVATIVE_AT_BOUNDS = _clamp_has_derivative_at_bounds()
 
 
-def watch_backward(outputs: Iterable[Any], failed: Callable[[Exception], None]) -> None:
-    """Have `failed` called with what the backward raises of the region of Inductor's that made these outputs.
+def watch_backward(nodes: Iterable[Any], failed: Callable[[Exception], None]) -> None:
+    """Have `failed` called with what the backward raises of the region of Inductor's that made these autograd nodes.
 
     A region has a class of autograd.Function of its own (2.9 to 2.15), whose backward is compiled when it first runs.
     """
-    nodes = [output.grad_fn for output in outputs if isinstance(output, torch.Tensor) and output.grad_fn is not None]
-    # Some outputs are views that were made of what the Function returned.
-    nodes += [node for each in nodes for node, _ in each.next_functions if node is not None]
     for node in nodes:
         function: Any = getattr(type(node), "_forward_cls", None)
         if type(node).__name__ == "CompiledFunctionBackward" and function is not None:

@@ -16,7 +16,7 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -393,18 +393,22 @@ def compile_graph(
     written = inplace.inputs_written(graph_module)
     info.writes_inputs = bool(written)
     eager = structure.copy_structure(graph_module) if written else None
-    rewrites.rewrite(graph_module, options.thunder, modes.ambient())
-    reasons = support.reasons_against(graph_module, options.thunder)
-    info.split_reasons.extend(reasons.values())
-    info.split_reasons.extend(support.autocasts_reaching_over(graph_module, reasons))
-    split_graph, parts = partition.split(graph_module, reasons.keys(), support.groups_of(graph_module))
-    info.original_split_graph_module = original = structure.copy_structure(split_graph)
+    with _phase(info, "rewrite"):
+        rewrites.rewrite(graph_module, options.thunder, modes.ambient())
+    with _phase(info, "support"):
+        reasons = support.reasons_against(graph_module, options.thunder)
+        info.split_reasons.extend(reasons.values())
+        info.split_reasons.extend(support.autocasts_reaching_over(graph_module, reasons))
+    with _phase(info, "split"):
+        split_graph, parts = partition.split(graph_module, reasons.keys(), support.groups_of(graph_module))
+        info.original_split_graph_module = original = structure.copy_structure(split_graph)
     for part in parts:
         inputs = structure.example_inputs(partition.region_graph(original, part.name))
         info.regions.append(Region(part.name, part.compiler, part.nodes, inputs))
-    for number, region in enumerate(info.regions):
-        _compile_region(split_graph, number, region, info, options)
-    _torch.generate_code(split_graph)
+    with _phase(info, "compile"):
+        for number, region in enumerate(info.regions):
+            _compile_region(split_graph, number, region, info, options)
+        _torch.generate_code(split_graph)
     info.split_graph_module = split_graph
     # Not the Module itself: its call looks for hooks, and torch.fx's prints to stderr when a region raises.
     run = partition.without_stitching(split_graph) or split_graph.forward
@@ -419,6 +423,15 @@ def compile_graph(
     return inplace.OverlapGuard(run, higher_order.runs_in_eager(eager).forward, written, note)
 
 
+@contextlib.contextmanager
+def _phase(info: SubgraphInfo, name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        info.phases[name] = time.perf_counter() - start
+
+
 def _compile_region(
     split_graph: torch.fx.GraphModule, number: int, region: Region, info: SubgraphInfo, options: regions.Options
 ) -> None:
@@ -430,6 +443,8 @@ def _compile_region(
     except Exception as error:
         region.failed(error)
         raise
+    finally:
+        region.seconds["compile"] = time.perf_counter() - start
     if region.compiler is CompilerType.EAGER:
         for graph in (split_graph, original):
             partition.rename_region(graph, region.name, f"eager_{number}")
@@ -442,7 +457,7 @@ def _compile_region(
     key = partition.region_graph(original, region.name)
     info.submodule_to_compiled_functions[key] = CompiledFunction(function, region.compiler)
     if config.verbose:
-        seconds = time.perf_counter() - start
+        seconds = region.seconds["compile"]
         count = f"{len(region.nodes)} operator{'s' if len(region.nodes) != 1 else ''}"
         logger.info("graph %d: %s, %s, %.2f s", info.graph_id, region.name, count, seconds)
 

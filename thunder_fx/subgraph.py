@@ -167,6 +167,8 @@ class Region:
             (Of a region that runs eager, the forward's.)
         interpreted: whether thunder had to trace it by interpreting Python's bytecode, which is slow; its graph could
             not be traced straight.
+        seconds: how long its compiler took: "compile" with its graph, and, in thunder, "first call", for all sizes
+            that it was compiled for, running it included. (Inductor compiles a backward when it first runs.)
     """
 
     name: str
@@ -175,6 +177,7 @@ class Region:
     example_inputs: tuple[ExampleInput, ...] = ()
     error: str | None = None
     interpreted: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
     # Where Inductor failed, the region runs eager.
     _failed_by: CompilerType | None = field(default=None, repr=False)
     _inputs: RecordedInputs | None = field(default=None, repr=False)
@@ -230,6 +233,7 @@ class SubgraphInfo:
         error: type and text of the exception that ended its compilation, else None.
         seconds: how long the compiler took over it, Dynamo's own time left out, and what thunder compiles when a region
             first runs; None while it runs.
+        phases: of that, "rewrite", "support" (which nodes thunder can run), "split", and "compile", in seconds.
         overlapping_calls: how many calls ran the whole graph eager, since an input that it writes into shared memory
             with another: compiled code would be wrong.
         state: what was set in torch when the graph was captured.
@@ -253,6 +257,7 @@ class SubgraphInfo:
     regions: list[Region] = field(default_factory=list)
     error: str | None = None
     seconds: float | None = None
+    phases: dict[str, float] = field(default_factory=dict)
     overlapping_calls: int = 0
     state: State = field(default_factory=State, repr=False)
     inductor_options: Mapping[str, Any] = field(default_factory=dict, repr=False)

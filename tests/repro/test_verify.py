@@ -75,6 +75,24 @@ def test_a_failing_backward_is_reproduced(fault, dynamic, calls, tmp_path):
 
 
 @needs_cxx
+def test_a_failing_backward_is_its_own_regions_alone(tmp_path):
+    """Not that of the region after it, nor that of what read another compiled callable's result."""
+    compiled = thunderfx(lambda x: torch.sinc(faults.double(x.sin())).cos())
+    with pytest.raises(RuntimeError, match="boom in backward"):
+        compiled(torch.rand(4, requires_grad=True)).sum().backward()
+    (info,) = get_subgraph_info(compiled)
+    errors = {region.name: region.error for region in info.regions}
+    assert errors == {"thunder_0": None, "inductor_1": "RuntimeError: boom in backward", "thunder_2": None}
+
+    made = torch.compile(faults.double)(torch.rand(4, requires_grad=True))
+    for calls in (1, 2):
+        reader = thunderfx(lambda y: y * 2, dynamic=calls == 2)
+        with pytest.raises(RuntimeError, match="boom in backward"):
+            reader(made).sum().backward(retain_graph=True)
+        assert [region.error for info in get_subgraph_info(reader) for region in info.regions] == [None]
+
+
+@needs_cxx
 def test_what_agrees_is_stamped_so(tmp_path):
     """In the order of the files' names, told one by one, and written down."""
     compiled = thunderfx(sine)

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,9 +87,9 @@ class CompiledRegion(torch.nn.Module):
 
     def _first_call(self, *args: Any) -> Any:
         """Whatever result a compiler makes otherwise than eager, it makes so again in each call."""
-        run = self._run
+        run, before = self._run, _nodes_of(args)
         result = run(*args)
-        _torch.watch_backward(_results(result), self._backward_failed)
+        _torch.watch_backward(_nodes_of(_results(result)) - before, self._backward_failed)
         mend = _mending(result, self._wanted)
         self._call = run if mend is None else lambda *args: mend(run(*args))
         return result if mend is None else mend(result)
@@ -218,7 +218,7 @@ class _ThunderRun(torch.nn.Module):
         start, before = time.perf_counter(), self._compilations()
         result = self._run_checked(*args)
         if self._compilations() > before:
-            self._log_first_call(time.perf_counter() - start)
+            self._note_first_call(time.perf_counter() - start)
         # Where sizes are symbolic thunder traces again for each: any later call may be the one that it cannot trace.
         if not self._is_symbolic:
             self._run = self._short_way(is_grad_enabled) or self._run_checked
@@ -228,9 +228,11 @@ class _ThunderRun(torch.nn.Module):
     def _compilations(self) -> int:
         return _thunder.compilations(self._by_thunder[0])
 
-    def _log_first_call(self, seconds: float) -> None:
+    def _note_first_call(self, seconds: float) -> None:
         """thunder compiles when a region first runs: what a graph's compilation took leaves that out."""
         info, region = self._info(), self._region()
+        if region is not None:
+            region.seconds["first call"] = region.seconds.get("first call", 0.0) + seconds
         if config.verbose and info is not None and region is not None:
             logger.info("graph %d: %s, first call for these sizes %.2f s", info.graph_id, region.name, seconds)
 
@@ -239,7 +241,7 @@ class _ThunderRun(torch.nn.Module):
         jitted, constants = self._by_thunder
         result = jitted(*args, *constants)
         if torch.is_grad_enabled():
-            _prepare_backward(result, self._backward_failed)
+            _prepare_backward(_nodes_of(_results(result)) - _nodes_of(args), self._backward_failed)
         if self._grad_mode_after is not None:
             # thunder 0.2.6 sets the mode that a region leaves when it compiles it, and in later calls the one it found.
             torch.set_grad_enabled(self._grad_mode_after)
@@ -391,18 +393,22 @@ def differentiable_outputs(graph_module: GraphModule) -> list[bool]:
     return [getattr(value, "grad_fn", None) is not None for value in values]
 
 
-def _prepare_backward(result: Any, failed: Callable[[Exception], None]) -> None:
+def _prepare_backward(nodes: Iterable[Any], failed: Callable[[Exception], None]) -> None:
     """Have the gradient of a gradient raise: thunder's backward cannot be differentiated, and would pass for constant.
 
     (torch's once_differentiable, under which thunder's backward runs, looks at the incoming gradients alone.) And have
     a backward that raises tell so.
     """
-    for output in _results(result):
-        node: Any = output.grad_fn if isinstance(output, torch.Tensor) else None
+    for node in nodes:
         if type(node).__name__ == _thunder.AUTOGRAD_NODE:
             node.register_hook(_torch.raise_if_differentiable)
             node.compiled_backward = _torch.telling(node.compiled_backward, failed)
             return  # one node for all outputs of a region
+
+
+def _nodes_of(values: Iterable[Any]) -> set[Any]:
+    """The autograd nodes behind values. What a region was given and hands on has another's."""
+    return {value.grad_fn for value in values if isinstance(value, torch.Tensor) and value.grad_fn is not None}
 
 
 def _results(result: Any) -> tuple[Any, ...] | list[Any]:

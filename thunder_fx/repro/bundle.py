@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 
+from thunder_fx import _files
 from thunder_fx.compiler import ThunderCompiler
 from thunder_fx.errors import NotCompiledError, OptionValueError, ReproducerError, ThunderFXWarning
 from thunder_fx.inspection import why_no_graph
@@ -82,8 +83,13 @@ class ReproducerBundle:
             outcomes[name] = result.outcome
             if on_result is not None:
                 on_result(name, result.outcome)
-        for name, text in _index_files(self.manifest).items():
-            write_whole(self.folder / name, text)
+        with _alone(self.folder):
+            self._read()
+            for entry in self.manifest["files"]:
+                if entry["path"] in outcomes:
+                    entry["verified"], entry["found"] = files[entry["path"]]["verified"], files[entry["path"]]["found"]
+            for name, text in _index_files(self.manifest).items():
+                _files.write_whole(self.folder / name, text)
         return dict(sorted(outcomes.items()))
 
     def _read(self) -> None:
@@ -184,21 +190,25 @@ def save(
 def _alone(root: pathlib.Path) -> Iterator[None]:
     """Inside, no other thread or process of this user and machine places a bundle in a folder.
 
-    Not by a file in the folder, which would stay there.
+    Not by a file in the folder, which would stay there; processes are not kept apart where no temporary file can be
+    made, which is no reason not to save.
     """
     user = os.getuid() if hasattr(os, "getuid") else 0
-    name = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
-    with _saving, FileLock(pathlib.Path(tempfile.gettempdir()) / f"thunder_fx-{user}-{name}.lock"):
+    name = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16]
+    with _saving, contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            lock = FileLock(pathlib.Path(tempfile.gettempdir()) / f"thunder_fx-{user}-{name}.lock")
+            stack.enter_context(lock)
         yield
 
 
 def _write_files(draft: pathlib.Path, scripts: Sequence[script.Script], manifest: Mapping[str, Any]) -> None:
     for each in scripts:
-        _write(draft / _file_of(each), each.text)
+        _files.write(draft / _file_of(each), each.text)
         for file, tensor in each.tensors.items():
             save_tensor(draft / file, tensor)
     for file, text in _index_files(manifest).items():
-        _write(draft / file, text)
+        _files.write(draft / file, text)
 
 
 def _scripts(
@@ -483,17 +493,3 @@ def save_tensor(path: pathlib.Path, tensor: torch.Tensor) -> None:
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         torch.save(tensor.clone(), path)
-
-
-def _write(path: pathlib.Path, text: str) -> None:
-    # An error's text may have what no encoding has: half a surrogate pair.
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
-
-
-def write_whole(path: pathlib.Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        _write(draft, text)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)

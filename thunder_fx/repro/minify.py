@@ -23,11 +23,11 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from thunder_fx import _torch
+from thunder_fx import _files, _torch
 from thunder_fx.errors import MinifyError
 from thunder_fx.graph import structure
 from thunder_fx.repro import inputs as inputs_as_code
-from thunder_fx.repro.bundle import save_tensor, write_whole
+from thunder_fx.repro.bundle import save_tensor
 from thunder_fx.repro.code import Source
 from thunder_fx.repro.runner import Reproducer
 from thunder_fx.repro.values import Writer
@@ -210,7 +210,7 @@ class _Search:
         text = _with_replaced(self.text, "\n\n\n".join(parts), self.compiler, made.computed)
         for file, tensor in {**source.constants, **made.files}.items():
             save_tensor(path.parent / file, tensor)
-        write_whole(path, text)
+        _files.write_whole(path, text)
 
 
 def _with_replaced(text: str, graph: str, compiler: str, computed: list[int]) -> str:
