@@ -357,7 +357,38 @@ def test_number_and_size_are_capped_and_it_says_so(pytester):
     assert "1 more were left out: --thunder-fx-repro-max is reached" in done.stdout
     done = run(pytester, "--thunder-fx-repro-dir=none", "--thunder-fx-repro-max-size=0", text=THREE)
     assert "3 more were left out: --thunder-fx-repro-max-size is reached" in done.stdout
-    assert not (pytester.path / "none").exists()
+    assert list((pytester.path / "none").iterdir()) == []
+
+
+GROWS = """
+import pytest, torch, thunder_fx
+
+@pytest.fixture
+def compiled():
+    made = thunder_fx.thunderfx(lambda x: x + torch.ones(x.shape[0], 200_000)[0] * torch.tensor(range(200_000)))
+    yield made
+
+@pytest.fixture
+def more(compiled):
+    yield
+    compiled(torch.ones(2, 200_000))
+    raise RuntimeError("in teardown")
+
+def test_grows(compiled, more):
+    compiled(torch.ones(1, 200_000))
+    assert 0
+"""
+
+
+def test_what_was_saved_stays_when_a_limit_is_reached(pytester):
+    """The same test's second failure brings its bundle up to date; and no folder of the user's is taken away."""
+    folder = pytester.path / "artifacts" / "left"
+    done = run(pytester, f"--thunder-fx-repro-dir={folder}", "--thunder-fx-repro-max-size=4", text=GROWS)
+    assert "1 failed, 1 error" in done.stdout
+    assert len(bundles(folder)) == 1, done.stdout
+    none = pytester.path / "mine" / "none"
+    run(pytester, f"--thunder-fx-repro-dir={none}", "--thunder-fx-repro-max-size=0", text=ONE)
+    assert none.parent.exists()
 
 
 EARLIER = """

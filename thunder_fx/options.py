@@ -263,16 +263,19 @@ def states_of(options: Any) -> dict[int, dict[str, Any]]:
     A transform may change itself while it compiles, and a reproducer is to begin where the first compilation did.
     """
     found: dict[int, dict[str, Any]] = {}
-    pending = [options]
+    pending, seen = [options], set()
     while pending:
         value = pending.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
         if isinstance(value, Mapping):
             pending.extend(value.values())
         elif isinstance(value, (list, tuple, set, frozenset)):
             pending.extend(value)
-        elif id(value) not in found and _has_state_of_its_own(value):
+        elif _has_state_of_its_own(value):
+            pending.extend(vars(value).values())
             found[id(value)] = {name: _copied(each) for name, each in vars(value).items()}
-            pending.extend(found[id(value)].values())
     return found
 
 
@@ -289,11 +292,13 @@ def _vars(value: Any) -> Any:
         return None
 
 
-def _copied(value: Any) -> Any:
-    """The same, with containers of its own: what is in them is in them from now on."""
+def _copied(value: Any, depth: int = 20) -> Any:
+    """The same, with containers of its own: what is in them is in them from now on. One may contain itself."""
+    if depth == 0 or type(value) not in (dict, list, tuple, set):
+        return value
     if type(value) is dict:
-        return {key: _copied(each) for key, each in value.items()}
-    return type(value)(map(_copied, value)) if type(value) in (list, tuple, set) else value
+        return {key: _copied(each, depth - 1) for key, each in value.items()}
+    return type(value)(_copied(each, depth - 1) for each in value)
 
 
 def describe_callable(fn: Callable[..., Any] | object) -> str:

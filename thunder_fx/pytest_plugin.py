@@ -137,7 +137,9 @@ class Reproducers:
             compilers = of_tests.belonging(item, failure, self.first_graph)
             taken = compilers[: self.left]
             about = f"Left by the test `{item.nodeid}`, which failed in {report.when}: {_first_line(failure)}"
-            done = of_tests.save(taken, self.folder / self._name(item), about, self.bytes_left)
+            done = of_tests.save(
+                taken, self.folder / self._name(item), about, root=self.folder, bytes_left=self.bytes_left
+            )
             paths = done.paths
             new = set(paths) - self.saved
             self.saved |= new

@@ -32,7 +32,7 @@ def reproducer(**changes):
 
 def differences(got, wanted, kind="outputs", exact=None):
     """Of two results; `exact` is the same in float64, where there is one."""
-    runs = [Run([], [], []), Run([], [], [])]
+    runs = [Run([], inputs(), []), Run([], inputs(), [])]
     for run, value in zip(runs, (got, wanted), strict=True):
         setattr(run, kind, [value])
     return comparison.differences(*runs, lambda: None if exact is None else Run([exact], []))
@@ -91,6 +91,39 @@ def test_one_wrong_element_of_many_is_a_difference(dtype, error):
     eager, ours = exact.to(dtype), exact.to(dtype)
     ours[500_000] += error
     assert len(differences(ours, eager, exact=exact)) == 1
+
+
+def test_a_reference_that_computed_something_else_excuses_nothing():
+    """Rounded to another whole number in float64: where eager is that far from it, the two are compared as they are."""
+    x = torch.arange(1000) * 0.1
+    eager, exact = torch.floor(x * 10), torch.floor(x.double() * 10)
+    assert (eager.double() - exact).abs().max() == 1
+    ours = eager.clone()
+    ours[::20] += 1
+    assert len(differences(ours, eager, exact=exact)) == 1
+
+
+def test_a_run_whose_inputs_share_what_is_written_has_no_reference():
+    """In float64 each would have memory of its own."""
+    x = torch.ones(4)
+    assert reproducer(written=[0])._in_float64([x[:3], x[1:]]) is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda values: torch.tensor(values).to_sparse(),
+        lambda values: torch.tensor(values).to(torch.float8_e4m3fn),
+        lambda values: torch.quantize_per_tensor(torch.tensor(values), 0.1, 0, torch.quint8),
+    ],
+    ids=["sparse", "float8", "quantized"],
+)
+def test_results_of_any_kind_are_compared(make):
+    """Those too for which few operators exist."""
+    same, other = [0.0, 1.0, 2.0], [0.0, 1.0, 3.0]
+    assert comparison.remarks(Run([make(same)], []), Run([make(same)], [])) == []
+    assert differences(make(same), make(same), exact=torch.tensor(same).double()) == []
+    assert len(differences(make(other), make(same), exact=torch.tensor(same).double())) == 1
 
 
 class Dropping(torch.nn.Module):

@@ -19,6 +19,8 @@ import thunder_fx
 from tests.helpers import Block, needs_cxx, run_python, sine, splits
 from tests.repro.running import assert_agree, loaded, run, run_here
 from thunder_fx import ThunderCompiler, ThunderFXWarning, get_subgraph_info, save_reproducer, thunderfx
+from thunder_fx.repro.code import Source
+from thunder_fx.repro.values import Writer
 
 
 def called(fn=sine, *inputs, **options):
@@ -287,6 +289,45 @@ def test_an_option_is_written_as_it_was_before_anything_was_compiled(tmp_path):
     for script in save_reproducer(compiled, tmp_path).scripts:
         with pytest.raises(ValueError, match="only the first time"):
             run_here(script)
+
+
+class ContainsItself(Transform):
+    """An object whose state has no end."""
+
+    def __init__(self):
+        self.names = {}
+        self.names["all"] = self.names
+
+
+def test_an_option_may_contain_itself(tmp_path):
+    """It compiles, and a script asks for it."""
+    compiled = called(sine, transforms=[ContainsItself()])
+    with pytest.warns(ThunderFXWarning, match="contains itself"):
+        save_reproducer(compiled, tmp_path)
+
+
+def test_a_graph_that_is_not_dynamos_changes_nothing_of_the_users():
+    """Its values are found by running it on fake tensors: no statistics move, and no mode stays set."""
+    norm = torch.nn.BatchNorm1d(3)
+    ThunderCompiler()(torch.fx.symbolic_trace(torch.nn.Sequential(norm)), [torch.rand(4, 3)])
+    assert norm.num_batches_tracked == 0
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    graph.call_function(torch._C._set_grad_enabled, (False,))
+    graph.output(graph.call_method("item", (graph.call_method("sum", (x,)),)))
+    ThunderCompiler()(torch.fx.GraphModule({}, graph), [torch.rand(3)])
+    assert torch.is_grad_enabled()
+
+
+CONJUGATED = torch.randn(90, dtype=torch.complex64).conj()
+
+
+def test_constants_of_any_kind(tmp_path):
+    """A lazily conjugated one is written as it is; a sparse one is to be supplied."""
+    assert_agree(save_reproducer(called(lambda x: x * CONJUGATED, torch.rand(90)), tmp_path))
+    source = Source(Writer())
+    assert source._constant(torch.eye(90).to_sparse()).startswith("supply('a constant of the graph is a torch.sparse")
+    assert "which is not written: make one in the graph's class" in source.problems[0]
 
 
 def test_a_graph_that_is_not_dynamos_is_saved_with_its_modules(tmp_path):

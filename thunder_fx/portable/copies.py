@@ -10,7 +10,7 @@ import torch
 
 
 def copied(values: Iterable[Any], *, detached: bool = False) -> list[Any]:
-    """Copies of values, which share memory where the values do, and need gradients where they do unless `detached`.
+    """Copies of values, which share memory where plain tensors do, and need gradients where they do unless `detached`.
 
     copy.deepcopy does the same but for views that are lazily conjugated or negated: it writes them out, into memory of
     their own (torch 2.9 to 2.15).
@@ -26,8 +26,9 @@ def copied(values: Iterable[Any], *, detached: bool = False) -> list[Any]:
             twin = view_of(memory[storage._cdata], value)
             found.append(twin if detached else twin.requires_grad_(value.requires_grad))
         else:
-            value = value.detach() if detached and isinstance(value, torch.Tensor) else value
-            found.append(copy.deepcopy(value, memo))
+            found.append(copy.deepcopy(value.detach() if isinstance(value, torch.Tensor) else value, memo))
+            if isinstance(value, torch.Tensor) and value.requires_grad and not detached:
+                found[-1].requires_grad_()
     return found
 
 

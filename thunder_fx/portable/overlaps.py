@@ -10,6 +10,8 @@ import torch
 
 def overlap(args: Sequence[Any], written: Collection[int]) -> bool:
     """Whether an argument at a position in `written` shares memory with another argument."""
+    if not written:
+        return False
     tensors = [(index, arg) for index, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
     try:
         spans = sorted(_span(tensor, index) for index, tensor in tensors if tensor.numel() > 0)

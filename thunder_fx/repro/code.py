@@ -88,12 +88,17 @@ class Source:
 
     def _constant(self, value: torch.Tensor) -> str:
         if value.numel() <= 64 and value.layout is torch.strided and not value.is_quantized:
-            listed = value.detach().cpu().resolve_conj().tolist()
+            listed = value.detach().cpu().resolve_conj().resolve_neg().tolist()
             device = f", device={str(value.device)!r}" if value.device.type != "cpu" else ""
             try:
                 return f"torch.tensor({self.writer.expression(listed)}, dtype={value.dtype}{device})"
             except Inexpressible:
                 pass
+        if value.layout is not torch.strided or value.is_quantized or not _torch.is_plain_tensor(value):
+            what = f"a constant of the graph is a {value.layout} tensor ({type(value).__name__}), which is not written"
+            self.problems.append(f"{what}: make one in the graph's class")
+            return f"supply({what!r})"
+        value = value.detach().resolve_conj().resolve_neg()
         file = f"constants/{content_hash(value)}.pt"
         self.constants[file] = value.detach().cpu()
         return f"loaded({file!r}, {str(value.device)!r})"
@@ -190,7 +195,7 @@ def _has_differentiable_operand(node: torch.fx.Node) -> bool:
 
 def content_hash(value: torch.Tensor) -> str:
     """A name for a tensor by what is in it."""
-    flat = value.detach().cpu().contiguous().reshape(-1)
+    flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     digest = hashlib.sha256(f"{value.dtype} {tuple(value.shape)} {tuple(value.stride())}".encode())
     digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
     return digest.hexdigest()[:16]
@@ -203,7 +208,13 @@ def _attributes(graph_module: GraphModule) -> list[torch.fx.Node]:
 
 
 def _plain_name(node: torch.fx.Node) -> str:
-    return str(node.target).replace(".", "_")
+    """A name for what a node reads or calls: `part.0` is none, and `part_0` may be another's."""
+    target = str(node.target)
+    taken = {str(other.target) for other in node.graph.nodes if other.op in ("get_attr", "call_module")} - {target}
+    plain = target.replace(".", "_")
+    while plain in taken:
+        plain += "_"
+    return plain
 
 
 def _make_printable(node: torch.fx.Node) -> None:

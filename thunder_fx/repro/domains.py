@@ -275,7 +275,7 @@ def _before_arithmetic(name: str, node: Node, after: Domain) -> Domain:
     Floats that become an index are treated as the index.
     """
     number = next((argument for argument in node.args if isinstance(argument, (int, float))), None)
-    if after.kind != "index" or after.below <= 1:
+    if after.kind != "index" or after.below <= 1 or (number is not None and not math.isfinite(number)):
         return after
     if name == "div":
         factor = abs(number) if number is not None and node.args[0] is not number else 1

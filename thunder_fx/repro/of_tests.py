@@ -57,8 +57,13 @@ class Saved:
     left_out: int = 0
 
 
-def save(compilers: Iterable[ThunderCompiler], folder: pathlib.Path, about: str, bytes_left: int) -> Saved:
-    """Save a bundle of each, as long as they take no more than `bytes_left` together."""
+def save(
+    compilers: Iterable[ThunderCompiler], folder: pathlib.Path, about: str, *, root: pathlib.Path, bytes_left: int
+) -> Saved:
+    """Save a bundle of each, as long as they take no more than `bytes_left` together.
+
+    One that was there before, of the same test, is brought up to date whatever it takes.
+    """
     done = Saved()
     for compiler in compilers:
         try:
@@ -68,9 +73,9 @@ def save(compilers: Iterable[ThunderCompiler], folder: pathlib.Path, about: str,
             before = _size(place)
             path = saved(compiler, name, place, about)
             added = _size(path) - before
-            if done.bytes + added > bytes_left:
+            if before == 0 and done.bytes + added > bytes_left:
                 done.left_out += 1
-                _take_away(path, folder)
+                _take_away(path, root)
             else:
                 done.bytes += added
                 done.paths.append(str(path))
@@ -84,14 +89,13 @@ def _size(folder: pathlib.Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _take_away(bundle: pathlib.Path, folder: pathlib.Path) -> None:
-    """A bundle, and the folders of its test and of the run, where nothing else is in them."""
+def _take_away(bundle: pathlib.Path, root: pathlib.Path) -> None:
+    """A bundle, and the folders of its test, where nothing else is in them; not the run's."""
     shutil.rmtree(bundle)
-    for parent in (folder, *folder.parents[:2]):
-        try:
-            parent.rmdir()
-        except OSError:
+    for parent in bundle.parents:
+        if parent == root or any(parent.iterdir()):
             return
+        parent.rmdir()
 
 
 def _globals_named_by(function: Any) -> Iterator[Any]:

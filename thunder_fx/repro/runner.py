@@ -144,6 +144,8 @@ class Reproducer:
     def _in_float64(self, inputs: list[Any]) -> Run | None:
         from torch._dynamo.debug_utils import cast_to_fp64
 
+        if overlap(inputs, self.written):
+            return None  # in float64 each has memory of its own: that is another computation
         try:
             again: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
             if self.draws_random_numbers:
