@@ -10,7 +10,7 @@ MATRIX := 2.9.1 2.13.0 2.15.0
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow bench test-matrix lint types format clean
+.PHONY: help demo test test-slow test-browser bench test-matrix lint types format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,10 +24,14 @@ demo: $(VENV)/.installed  ## compile a small transformer, and look at what happe
 	$(BIN)/python -m thunder_fx.demo
 
 test: $(VENV)/.installed  ## the tests, but for the slow ones
-	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow'
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow and not browser'
 
 test-slow: $(VENV)/.installed  ## the slow tests
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow
+
+test-browser: $(VENV)/.installed  ## the report's page in a real browser
+	@command -v chromium >/dev/null || { echo "needs Chromium: apt-get install chromium"; exit 1; }
+	$(BIN)/python -m pytest -m browser
 
 bench: $(VENV)/.installed  ## thunder_fx beside thunder.dynamo, torch.compile and eager
 	$(BIN)/python benchmarks/steady_state.py
@@ -40,7 +44,7 @@ test-matrix:  ## the tests on each supported torch: 2.9.1, 2.13.0 and the newest
 	echo "the matrix passed on torch $(MATRIX)"
 
 test-on-%: .venv-torch-%/.installed
-	.venv-torch-$*/bin/python -m pytest -n $(WORKERS) -m 'not slow' -p no:cacheprovider
+	.venv-torch-$*/bin/python -m pytest -n $(WORKERS) -m 'not slow and not browser' -p no:cacheprovider
 
 # The rest of what constraints.txt pins holds here too.
 .venv-torch-%/.installed: pyproject.toml constraints.txt

@@ -20,3 +20,20 @@ def grad_mode_is_left_as_it_was():
     was_enabled = torch.is_grad_enabled()
     torch.set_grad_enabled(True)
     assert was_enabled
+
+
+@pytest.fixture
+def peer():
+    """thunder.dynamo, made to run on torch 2.12 and later, where its lazy split graphs cannot be traced."""
+    import thunder.dynamo.compiler as compiler
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
+
+    real = compiler._splitter
+
+    def eager_split(*args, **kwargs):
+        with _use_lazy_graph_module(False):
+            return real(*args, **kwargs)
+
+    compiler._splitter = eager_split
+    yield compiler
+    compiler._splitter = real

@@ -9,23 +9,6 @@ from tests.repro.running import assert_agree
 from thunder_fx import CompilerType, ThunderCompiler, forget, get_subgraph_info, last_backend, last_traces, thunderfx
 
 
-@pytest.fixture
-def peer():
-    """thunder.dynamo, made to run on torch 2.12 and later, where its lazy split graphs cannot be traced."""
-    import thunder.dynamo.compiler as compiler
-    from torch.fx._lazy_graph_module import _use_lazy_graph_module
-
-    real = compiler._splitter
-
-    def eager_split(*args, **kwargs):
-        with _use_lazy_graph_module(False):
-            return real(*args, **kwargs)
-
-    compiler._splitter = eager_split
-    yield compiler
-    compiler._splitter = real
-
-
 @needs_cxx
 def test_its_compiled_object_is_understood(peer):
     """Records, regions, reasons and traces, in our names."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         OptionError,
         OptionValueError,
         RegistrationError,
+        ReportError,
         ReproducerError,
         ThunderFXError,
         ThunderFXWarning,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
         last_traces,
     )
     from thunder_fx.registry import compiled_callables, forget, register
+    from thunder_fx.report.explanation import Explanation
+    from thunder_fx.report.gather import explain
     from thunder_fx.repro.bundle import ReproducerBundle, save_reproducer
     from thunder_fx.repro.dumps import dump_on_error
     from thunder_fx.subgraph import CompilerType, ExampleInput, Region, SplitReason, SplitReasonType, SubgraphInfo
@@ -53,12 +56,14 @@ __all__ = [
     "CompilerType",
     "ConfigError",
     "ExampleInput",
+    "Explanation",
     "MinifyError",
     "NotCompiledError",
     "OptionError",
     "OptionValueError",
     "Region",
     "RegistrationError",
+    "ReportError",
     "ReproducerBundle",
     "ReproducerError",
     "SplitReason",
@@ -71,6 +76,7 @@ __all__ = [
     "compiled_callables",
     "config",
     "dump_on_error",
+    "explain",
     "forget",
     "get_subgraph_info",
     "last_backend",
@@ -95,6 +101,7 @@ _HOME = {
         "OptionError",
         "OptionValueError",
         "RegistrationError",
+        "ReportError",
         "ReproducerError",
         "ThunderFXError",
         "ThunderFXWarning",
@@ -108,6 +115,8 @@ _HOME = {
         "last_traces",
     ],
     "registry": ["compiled_callables", "forget", "register"],
+    "report.explanation": ["Explanation"],
+    "report.gather": ["explain"],
     "repro.bundle": ["ReproducerBundle", "save_reproducer"],
     "repro.dumps": ["dump_on_error"],
     "subgraph": ["CompilerType", "ExampleInput", "Region", "SplitReason", "SplitReasonType", "SubgraphInfo"],

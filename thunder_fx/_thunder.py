@@ -607,7 +607,10 @@ def pass_of(trace: TraceCtx) -> tuple[str, float | None]:
 def executor_counts(traces: Iterable[TraceCtx]) -> dict[str, int]:
     """How many operators of final traces each executor claims, the most first; what Python itself does is left out."""
     counts = collections.Counter(
-        bound.sym.executor.name for trace in traces for bound in trace.bound_symbols if bound.sym.executor is not None
+        bound.sym.executor.name
+        for trace in traces
+        for bound in trace.bound_symbols
+        if bound.sym.executor is not None and bound.sym.name != "clear_mutable_collection"
     )
     return dict(counts.most_common())
 

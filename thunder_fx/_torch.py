@@ -37,6 +37,7 @@ enter_autocast = torch.amp.autocast_mode._enter_autocast
 exit_autocast = torch.amp.autocast_mode._exit_autocast
 MODE_SETTERS = frozenset({set_grad_enabled, enter_autocast, exit_autocast})
 log_api_usage_once = torch._C._log_api_usage_once
+tree_leaves = torch.utils._pytree.tree_leaves
 
 # Raised through a backend to make Dynamo trace the frame again or leave it: no backend's failure (2.9 to 2.15).
 CONTROL_FLOW: tuple[type[Exception], ...] = (exc.RestartAnalysis, exc.SkipFrame, exc.TensorifyScalarRestartAnalysis)
@@ -249,6 +250,27 @@ def cache_usage(code: types.CodeType, context: Any | None) -> CacheUsage:
     else:
         own = total = len(eval_frame._debug_get_cache_entry_list(code))
     return CacheUsage(own, config.recompile_limit, total, config.accumulated_recompile_limit)
+
+
+def is_structured_log_on() -> bool:
+    """Whether TORCH_TRACE, or a handler of somebody's, takes torch's structured log (2.9 to 2.15)."""
+    handlers = torch._logging._internal.trace_log.handlers
+    # One that is there for whoever may yet set a folder has none.
+    return any(getattr(handler, "root_dir", "") is not None for handler in handlers)
+
+
+def log_artifact(name: str, text: str, compile_id: str | None = None) -> None:
+    """Put JSON into torch's structured log, beside what Dynamo says of the compilation that runs, or of this one."""
+    known = None
+    if compile_id is not None and not inside_dynamo():
+        known = torch._guards.CompileId.from_string(compile_id)
+    torch._logging._internal.trace_structured(
+        "artifact",
+        metadata_fn=lambda: {"name": name, "encoding": "json"},
+        payload_fn=lambda: text,
+        expect_trace_id=False,
+        compile_id=known,
+    )
 
 
 def dynamo_seconds(compile_id: str | None, code: tuple[str, int] | None) -> float | None:

@@ -307,7 +307,7 @@ class Hook:
         try:
             inductor_options = self.settings.for_inductor(mode, options)
             info.inductor_options = {**inductor.DEFAULTS, **inductor_options}
-            how = regions.Options(self.settings.for_thunder(), inductor_options, _leave_reproducer_of)
+            how = regions.Options(self.settings.for_thunder(), inductor_options, _leave_reproducer_of, _log_artifact)
             run = compile_graph(graph_module, info, how)
         except _torch.CONTROL_FLOW:
             # Dynamo will come again with another graph of the same frame; this one never was.
@@ -322,6 +322,7 @@ class Hook:
         finally:
             info.seconds = time.perf_counter() - start
             _log(info)
+            _log_artifact(info)
         _warn_near_limit(compilation, context)
         compiled = CompiledGraph(run, info)
         self.compiled = [reference for reference in self.compiled if reference() is not None]
@@ -343,6 +344,15 @@ class Hook:
                 compiled.run = _retired
         self.codes, self.compiled = {}, []
         self.settings = Settings({}, {})
+
+
+def _log_artifact(info: SubgraphInfo, region: Region | None = None) -> None:
+    """Where torch's structured log is on, put what is known of a graph, or of a region, into it."""
+    if _torch.is_structured_log_on():
+        # What compiles knows nothing of what reads its records, but for those who ask for it this way.
+        from thunder_fx.report.log import emit
+
+        emit(info, region)
 
 
 def _leave_reproducer_of(info: SubgraphInfo, error: Exception) -> None:

@@ -75,7 +75,14 @@ def main() -> int:
     worst = max((a - b).abs().max().item() for a, b in zip(gradients, compiled_gradients, strict=True))
     print(f"  loss {compiled_loss:.6f}, eager {loss:.6f}; gradients differ by at most {worst:.1e}\n")
 
-    print("get_subgraph_info(compiled)", flush=True)
+    explanation = thunder_fx.explain(compiled)
+    print("explain(compiled).summary()", flush=True)
+    print(explanation.summary())
+    page = pathlib.Path(tempfile.mkdtemp()) / "explanation.html"
+    explanation.to_html(page)
+    print(f"explain(compiled).to_html(...): {page}")
+
+    print("\nget_subgraph_info(compiled)", flush=True)
     for info in thunder_fx.get_subgraph_info(compiled):
         _describe(info)
     trace = str(thunder_fx.last_traces(compiled)[-1])

@@ -43,6 +43,10 @@ class ReproducerError(ThunderFXError, OSError):
     """The folder of a reproducer cannot be written."""
 
 
+class ReportError(ThunderFXError, OSError):
+    """The page of an explanation cannot be written."""
+
+
 class MinifyError(ThunderFXError, ValueError):
     """A script has no failure that could be shrunk."""
 

@@ -43,11 +43,15 @@ _handing_over = threading.RLock()
 
 @dataclass(frozen=True)
 class Options:
-    """How to compile a region, by either compiler; and what to call when its backward has raised."""
+    """How to compile a region, by either compiler; and what to call when its backward has raised.
+
+    `on_first_call` is called when thunder has compiled it, which is then.
+    """
 
     thunder: Mapping[str, Any]
     inductor: Mapping[str, Any]
     on_backward_failure: Callable[[SubgraphInfo, Exception], None] = lambda info, error: None
+    on_first_call: Callable[[SubgraphInfo, Region], None] = lambda info, region: None
 
 
 class CompiledRegion(torch.nn.Module):
@@ -150,6 +154,7 @@ class _ThunderRun(torch.nn.Module):
         self._region = weakref.ref(region)
         self._info = weakref.ref(info)
         self._backward_failed = _backward_watcher(region, info, options)
+        self._on_first_call = options.on_first_call
         # Held while thunder may still fail to trace it; in a tuple, so that Module does not register it as a child.
         self._untraced: tuple[GraphModule, Options] | None = (graph_module, options)
         straight = not tracing.needs_interpreter(options.thunder)
@@ -233,6 +238,8 @@ class _ThunderRun(torch.nn.Module):
         info, region = self._info(), self._region()
         if region is not None:
             region.seconds["first call"] = region.seconds.get("first call", 0.0) + seconds
+            if info is not None:
+                self._on_first_call(info, region)
         if config.verbose and info is not None and region is not None:
             logger.info("graph %d: %s, first call for these sizes %.2f s", info.graph_id, region.name, seconds)
 
