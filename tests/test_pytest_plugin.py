@@ -204,8 +204,17 @@ named, also_named = compiled(by_name), compiled(in_lambda)
 class Other:
     named = None
 
-def test_warms_up(fixture):
+@pytest.fixture(scope="module")
+def model():
+    child = thunder_fx.thunderfx(torch.nn.Linear(3, 3))
+    child(torch.ones(2, 3))
+    return torch.nn.Sequential(torch.nn.Sequential(torch.nn.Sequential(torch.nn.Sequential(child))))
+
+def test_warms_up(fixture, model):
     pass
+
+def test_children(model):
+    assert model is None
 
 test_closure = outer()
 
@@ -218,9 +227,10 @@ def test_lambda():
 
 
 def test_what_a_test_reaches(pytester):
-    """Fixtures to a depth of three; closures; globals, and not attributes of the same name."""
+    """Fixtures to a depth of three, and all children of Modules; closures; globals, no attributes of their names."""
     run(pytester, "--thunder-fx-repro-dir=left", text=REACHED)
     assert left_in(pytester.path / "left") == {
+        ("test_sample.py_test_children", "Linear_Module"),
         ("test_sample.py_test_closure", "on_three"),
         ("test_sample.py_test_closure", "in_closure"),
         ("test_sample.py_test_lambda", "in_lambda"),
