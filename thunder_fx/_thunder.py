@@ -14,6 +14,9 @@ import itertools
 import operator
 import os
 import re
+import sys
+import threading
+import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +24,7 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import optree
 import torch
 
 from thunder_fx import _placeholders, _torch
@@ -32,6 +36,8 @@ try:
         # Said at each import where torch was built for CUDA; a user of thunder_fx did not ask for it.
         warnings.filterwarnings("ignore", message="transformer_engine module not found")
         import thunder
+    import thunder.core.pytree
+    import thunder.core.symbol
     import thunder.dynamo.utils
     from thunder.common import CompileData, CompileStats
     from thunder.core.baseutils import sequencify
@@ -575,6 +581,89 @@ def fake_arguments(graph_module: torch.fx.GraphModule) -> list[Any] | None:
     """What Inductor is compiled for: the placeholders' fake values; None where Dynamo left one of them out."""
     arguments: list[Any] | None = thunder.dynamo.utils.make_fake_arguments(graph_module)
     return arguments
+
+
+# Speed
+
+
+@contextlib.contextmanager
+def quickened() -> Iterator[None]:
+    """Inside, thunder compiles the same and sooner: what it works out for each symbol anew, it works out once.
+
+    In thunder 0.2.6 these are the signatures of functions (Symbol.normalize), and lists of types and trees that are
+    built for each look at a symbol's arguments (thunder.core.pytree). Traces are the same, which a test holds against
+    them. Another thread that compiles meanwhile gets the same.
+    """
+    global _quickening
+    with _quickening_lock:
+        _quickening += 1
+        if _quickening == 1:
+            for module, name, _, quick in _quick_names():
+                setattr(module, name, quick)
+    try:
+        yield
+    finally:
+        with _quickening_lock:
+            _quickening -= 1
+            if _quickening == 0:
+                for module, name, usual, _ in _quick_names():
+                    setattr(module, name, usual)
+                _signatures.clear()
+
+
+_quickening = 0
+_quickening_lock = threading.Lock()
+_signatures: dict[Any, inspect.Signature] = {}
+
+
+@functools.cache
+def _quick_names() -> tuple[tuple[Any, str, Any, Any], ...]:
+    """Each module of thunder that has one of the functions, under which name, and what stands in for it."""
+    pytree, symbol = thunder.core.pytree, thunder.core.symbol
+    quick = {pytree.tree_flatten: _flatten, pytree.tree_flatten_with_dataclass: _flatten_with_dataclass}
+    modules = [module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == "thunder"]
+    found = [
+        (module, name, value, quick[value])
+        for module in modules
+        if isinstance(module, types.ModuleType)
+        for name, value in vars(module).items()
+        if isinstance(value, types.FunctionType) and value in quick
+    ]
+    return (*found, (symbol, "inspect", inspect, _QuickInspect))
+
+
+class _QuickInspect:
+    """What thunder.core.symbol takes of the module inspect."""
+
+    getmodule = staticmethod(inspect.getmodule)
+
+    @staticmethod
+    def signature(function: Any) -> inspect.Signature:
+        found = _signatures.get(function)
+        if found is None:
+            found = _signatures[function] = inspect.signature(function)
+        return found
+
+
+_flatten_usual = thunder.core.pytree.tree_flatten
+_flatten_with_dataclass_usual = thunder.core.pytree.tree_flatten_with_dataclass
+# What thunder's tree_flatten lets pass by type, as far as it is met; all else is for it to judge.
+_TREES = frozenset({dict, list, tuple, str, int, bool, float, NoneType, slice, torch.Size, torch.dtype})
+_NAMESPACE = thunder.core.pytree.OPTREE_NAMESPACE
+
+
+def _flatten(args: Any, namespace: str = _NAMESPACE) -> Any:
+    if type(args) in _TREES or isinstance(args, Proxy):
+        return optree.tree_flatten(args, none_is_leaf=True, namespace=namespace)
+    return _flatten_usual(args, namespace)
+
+
+def _flatten_with_dataclass(tree: Any) -> Any:
+    """Without building the tree anew: what is no dataclass, or a known one, needs no registering."""
+    leaves, spec = _flatten(tree)
+    if any(hasattr(type(leaf), "__dataclass_fields__") for leaf in leaves):
+        return _flatten_with_dataclass_usual(tree)
+    return leaves, spec
 
 
 # What thunder remembers of a region

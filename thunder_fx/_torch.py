@@ -240,8 +240,11 @@ class CacheUsage:
         return f"recompile_limit ({self.own_limit})"
 
 
-def cache_usage(code: types.CodeType, context: Any | None) -> CacheUsage:
-    """What Dynamo counts against its limits before it compiles `code` once more for a callable (2.9 to 2.15)."""
+def cache_usage(code: types.CodeType, context: Any | None, own_limit: int | None = None) -> CacheUsage:
+    """What Dynamo counts against its limits before it compiles `code` once more for a callable (2.9 to 2.15).
+
+    `own_limit` is the callable's own, where torch.compile was given one (recompile_limit=, 2.13).
+    """
     config = torch._dynamo.config
     isolated = getattr(context, "_isolate_recompiles_id", -1)  # torch 2.13
     if hasattr(eval_frame, "_get_cache_entries_for_region"):
@@ -249,7 +252,8 @@ def cache_usage(code: types.CodeType, context: Any | None) -> CacheUsage:
         total = eval_frame._get_total_cache_entry_count(code)
     else:
         own = total = len(eval_frame._debug_get_cache_entry_list(code))
-    return CacheUsage(own, config.recompile_limit, total, config.accumulated_recompile_limit)
+    limit = config.recompile_limit if own_limit is None else own_limit
+    return CacheUsage(own, limit, total, config.accumulated_recompile_limit)
 
 
 def is_structured_log_on() -> bool:
@@ -514,6 +518,13 @@ def _clamp_has_derivative_at_bounds() -> bool:
 
 # Whether the derivative of clamp is 1 where a value is just at a bound: on 2.9 to 2.13, and 0 on 2.15.
 CLAMP_HAS_DERIVATIVE_AT_BOUNDS = _clamp_has_derivative_at_bounds()
+
+
+def next_autograd_node() -> int:
+    """The number that the next node of this thread's autograd graph gets at least (2.9 to 2.15)."""
+    with torch.enable_grad(), torch.inference_mode(False):
+        node: Any = torch.zeros((), requires_grad=True, device="cpu").clone().grad_fn
+    return int(node._sequence_nr())
 
 
 def watch_backward(nodes: Iterable[Any], failed: Callable[[Exception], None]) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from thunder_fx import _keeping, _torch
+from thunder_fx import _keeping, _thunder, _torch
 from thunder_fx import options as option_rules
 from thunder_fx._config import config
 from thunder_fx.errors import OptionError, ThunderFXWarning
@@ -317,13 +317,14 @@ class Hook:
             raise
         except Exception as error:
             info.error = describe(error)
+            _log_artifact(info)
             _leave_reproducer(error, compiler)
             raise
         finally:
             info.seconds = time.perf_counter() - start
             _log(info)
-            _log_artifact(info)
-        _warn_near_limit(compilation, context)
+        _warn_near_limit(compilation, context, self.settings.torch_compile_options.get("recompile_limit"))
+        _log_artifact(info)
         compiled = CompiledGraph(run, info)
         self.compiled = [reference for reference in self.compiled if reference() is not None]
         self.compiled.append(weakref.ref(compiled))
@@ -348,11 +349,15 @@ class Hook:
 
 def _log_artifact(info: SubgraphInfo, region: Region | None = None) -> None:
     """Where torch's structured log is on, put what is known of a graph, or of a region, into it."""
-    if _torch.is_structured_log_on():
-        # What compiles knows nothing of what reads its records, but for those who ask for it this way.
-        from thunder_fx.report.log import emit
+    if not _torch.is_structured_log_on():
+        return
+    # What compiles knows nothing of what reads its records, but for those who ask for it this way.
+    from thunder_fx.report.log import emit
 
+    try:
         emit(info, region)
+    except Exception as trouble:  # which must not end a call that is right, or hide a failure
+        logger.warning("thunder_fx: graph %d could not be put into the log: %s", info.graph_id, describe(trouble))
 
 
 def _leave_reproducer_of(info: SubgraphInfo, error: Exception) -> None:
@@ -403,9 +408,9 @@ def compile_graph(
     written = inplace.inputs_written(graph_module)
     info.writes_inputs = bool(written)
     eager = structure.copy_structure(graph_module) if written else None
-    with _phase(info, "rewrite"):
+    with _phase(info, "rewrite"), _thunder.quickened():
         rewrites.rewrite(graph_module, options.thunder, modes.ambient())
-    with _phase(info, "support"):
+    with _phase(info, "support"), _thunder.quickened():
         reasons = support.reasons_against(graph_module, options.thunder)
         info.split_reasons.extend(reasons.values())
         info.split_reasons.extend(support.autocasts_reaching_over(graph_module, reasons))
@@ -495,11 +500,11 @@ def _log(info: SubgraphInfo) -> None:
         logger.info("graph %d, %s: %.2f s, %s", info.graph_id, info.source, info.seconds, outcome)
 
 
-def _warn_near_limit(compilation: _torch.Compilation, context: Any | None) -> None:
+def _warn_near_limit(compilation: _torch.Compilation, context: Any | None, recompile_limit: int | None) -> None:
     """Say once that the next compilation of this function gets no graph, since Dynamo then runs it eager, silently."""
     if compilation.code is None or context is None:
         return
-    usage = _torch.cache_usage(compilation.code, context).with_one_more()
+    usage = _torch.cache_usage(compilation.code, context, recompile_limit).with_one_more()
     if usage.just_full:
         warn_of_limit(compilation.code, usage)
 

@@ -108,10 +108,10 @@ def why_no_graph(fn: Callable[..., Any], compiler: ThunderCompiler) -> str:
     """Why a callable that `compiler` compiles has no graph, in one sentence."""
     if compiler.emptied:
         return f"{describe_callable(fn)} has no new graph since forget() dropped what there was"
-    return diagnose(fn)
+    return diagnose(fn, compiler.torch_compile_options.get("recompile_limit"))
 
 
-def diagnose(fn: Callable[..., Any]) -> str:
+def diagnose(fn: Callable[..., Any], recompile_limit: int | None = None) -> str:
     """Why a known callable has no graph, in one sentence, as far as Dynamo's state tells; and what to do."""
     what = describe_callable(fn)
     if isinstance(fn, torch.nn.Module) and not isinstance(fn, _torch.OptimizedModule):
@@ -127,10 +127,10 @@ def diagnose(fn: Callable[..., Any]) -> str:
     code = _torch.guarded_code_of(key) if key is not None else None
     if key is None or code is None:
         return f"{what} has not been called yet"
-    return f"{what} {_diagnose_from_code(code, _torch.context_of(key))}"
+    return f"{what} {_diagnose_from_code(code, _torch.context_of(key), recompile_limit)}"
 
 
-def _diagnose_from_code(code: Any, context: Any) -> str:
+def _diagnose_from_code(code: Any, context: Any, recompile_limit: int | None) -> str:
     place = (code.co_filename, code.co_firstlineno, code.co_name)
     outer = next((i for c in live_compilers() for i in c.subgraph_infos if place in i.inlined), None)
     inlined = f"was inlined into an outer compiled callable: it is a part of {outer and outer.source}; ask for that"
@@ -138,7 +138,7 @@ def _diagnose_from_code(code: Any, context: Any) -> str:
         if outer is not None:
             return inlined
         return "has not been called yet (or only inside of a callable that another backend compiled, as a part of it)"
-    usage = _torch.cache_usage(code, context)
+    usage = _torch.cache_usage(code, context, recompile_limit)
     if usage.full:
         return (
             f"runs eager, since Dynamo has reached torch._dynamo.config.{usage.which} for its code, counting every "

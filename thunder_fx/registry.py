@@ -77,7 +77,7 @@ def forget(fn: Callable[..., Any]) -> None:
     """
     with _lock:
         compiler = resolve(fn)
-        shared = _has_compiler_as_backend(fn)
+        shared = has_compiler_as_backend(fn)
         for key in [key for key in candidates(fn) if _find(key) is compiler]:
             _table.pop(key, None)
             if shared:
@@ -188,7 +188,7 @@ def _is_plain_module(fn: Any) -> bool:
     return issubclass(type(fn), torch.nn.Module) and not issubclass(type(fn), _torch.OptimizedModule)
 
 
-def _has_compiler_as_backend(fn: Any) -> bool:
+def has_compiler_as_backend(fn: Any) -> bool:
     """Whether a callable was compiled with backend=ThunderCompiler()."""
     contexts = filter(None, map(_torch.context_of, candidates(fn)))
     return any(isinstance(_torch.backend_of(context), ThunderCompiler) for context in contexts)

@@ -11,6 +11,7 @@ other check keeps thunder's own way, and so does a computation that writes into 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -221,7 +222,9 @@ class _ThunderRun(torch.nn.Module):
     def _first_call(self, *args: Any) -> Any:
         is_grad_enabled = torch.is_grad_enabled()
         start, before = time.perf_counter(), self._compilations()
-        result = self._run_checked(*args)
+        # Where sizes are symbolic, most later calls compile nothing.
+        with _thunder.quickened() if before == 0 else contextlib.nullcontext():
+            result = self._run_checked(*args)
         if self._compilations() > before:
             self._note_first_call(time.perf_counter() - start)
         # Where sizes are symbolic thunder traces again for each: any later call may be the one that it cannot trace.
