@@ -1,6 +1,7 @@
 """explain(): each field beside a graph whose answer is known by hand."""
 
 import gc
+import inspect
 import json
 import time
 import weakref
@@ -41,6 +42,19 @@ def test_what_an_operator_costs():
     ]
     assert (found.operators, found.share_of_thunder) == (7, 4 / 7)
     assert found.summary().split("\n")[-2].strip() == f"fix first  sinc: 2 places, {SEVEN}"
+
+
+@needs_cxx
+@needs_cxx
+def test_operators_in_one_region_cost_something_together():
+    """Neither alone keeps thunder from having one region."""
+    _, found = explained(lambda x: torch.special.i0(torch.sinc(x.sin())).cos(), (torch.rand(4),))
+    assert [str(cost) for cost in found.costs] == [
+        "sinc and special_i0: 2 places, 2 of 3 regions exist only because of it",
+        "sinc: 1 place, and no region exists only because of it",
+        "special_i0: 1 place, and no region exists only because of it",
+    ]
+    assert "fix first  sinc and special_i0" in found.summary()
 
 
 @needs_cxx
@@ -91,7 +105,15 @@ def test_options_and_where_each_went():
     assert told == {
         "executors": ("['torch']", "thunder.jit"),
         "mode": ("'reduce-overhead'", "torch.compile, and Inductor's regions"),
-        "dynamic": ("False", "torch.compile"),
+        "dynamic": ("False", "torch.compile, and Inductor's regions"),
+    }
+    backend = thunder_fx.ThunderCompiler(torch_compile_options={"fullgraph": True, "dynamic": True})
+    compiled = torch.compile(sine, backend=backend)
+    compiled(torch.rand(4))
+    told = {option.name: option.receiver for option in explain(compiled).options}
+    assert told == {
+        "fullgraph": "nobody: torch.compile was called without thunder_fx",
+        "dynamic": "Inductor's regions",
     }
 
 
@@ -108,6 +130,65 @@ def test_graph_breaks():
     assert "torch._dynamo.graph_break()" in first.graph_break
     assert (first.previous_break, second.graph_break) == (None, None)
     assert second.previous_break == first.graph_break
+
+
+def test_breaks_are_told_apart():
+    """Where only what follows the first of two breaks is compiled again, that one is what it follows."""
+
+    def broken(x):
+        y = x.sin()
+        torch._dynamo.graph_break()
+        z = y * y.shape[0]
+        torch._dynamo.graph_break()
+        return z.cos()
+
+    compiled, _ = explained(broken, (torch.rand(4),), (torch.rand(5),))
+    for graph in explain(compiled).graphs:
+        if graph.function.startswith("torch_dynamo_resume_in_"):
+            line = graph.function.rpartition("_at_")[2]
+            assert graph.previous_break.strip().endswith(f":{line})"), (graph.function, graph.previous_break)
+
+
+class Ranks(torch.nn.Module):
+    def forward(self, x):
+        return x.sin() + x.ndim
+
+
+def test_the_limit_is_that_of_the_code_which_is_nearest_to_it():
+    """What follows a graph break; a Module compiled in place; a limit of the callable's own."""
+
+    def broken(x):
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y * y.ndim
+
+    shapes = [(4,), (4, 1), (4, 1, 1)]
+    with torch._dynamo.config.patch(recompile_limit=8):
+        compiled, found = explained(broken, *((torch.rand(shape),) for shape in shapes))
+        assert (found.limit.used, found.limit.limit) == (3, 8)
+        module = Ranks()
+        module.compile(backend=thunder_fx.ThunderCompiler())
+        for shape in shapes:
+            module(torch.rand(shape))
+        assert (explain(module).limit.used, explain(module).recompiles) == (3, 2)
+    if "recompile_limit" in inspect.signature(torch.compile).parameters:
+        compiled = thunderfx(lambda x: x.sin() + x.ndim, recompile_limit=2)
+        compiled(torch.rand(shapes[0]))
+        with pytest.warns(thunder_fx.ThunderFXWarning, match="as often as"):
+            compiled(torch.rand(shapes[1]))
+        assert (explain(compiled).limit.limit, explain(compiled).limit.is_reached) == (2, True)
+
+
+def test_callables_that_share_a_compiler():
+    """Whose the graphs are is said, and of one that has not been called, that."""
+    backend = thunder_fx.ThunderCompiler()
+    first, second = torch.compile(sine, backend=backend), torch.compile(inner, backend=backend)
+    first(torch.rand(3))
+    assert explain(first).note is None
+    assert explain(second).note.startswith("inner has not been called yet: these are graphs of others")
+    second(torch.rand(3))
+    assert explain(first).note == "the graphs are those of all callables of its ThunderCompiler"
+    assert "the graphs are those of all callables" in explain(first).summary()
 
 
 def test_recompiles_dynamic_sizes_and_the_limit():
@@ -241,7 +322,16 @@ def test_nothing_was_captured_limit_reached():
         assert "accumulated_recompile_limit (2)" in str(explain(compiled[2])).replace("\n", " ")
 
 
-_HAS_ISOLATION = "isolate_recompiles" in __import__("inspect").signature(torch.compile).parameters
+_HAS_ISOLATION = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+
+
+def test_nothing_was_captured_in_place():
+    """A container of torch's own, compiled in place, has no graph before torch 2.14."""
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    module.compile(backend=thunder_fx.ThunderCompiler())
+    module(torch.rand(2, 3))
+    found = explain(module)
+    assert found.graphs or "is one of torch's own, compiled in place" in str(found).replace("\n", " ")
 
 
 def test_nothing_was_captured_stance():
@@ -300,10 +390,10 @@ def test_it_compiles_nothing_and_keeps_no_callable():
     str(explain(compiled)), explain(compiled).to_dict()
     assert [region.compilations for region in get_subgraph_info(compiled)[0].regions] == compilations
     assert torch._dynamo.utils.counters["frames"]["total"] == frames
-    gone = weakref.ref(compiled)
+    gone, info = weakref.ref(compiled), weakref.ref(get_subgraph_info(compiled)[0])
     del compiled
     gc.collect()
-    assert gone() is None
+    assert (gone(), info()) == (None, None)
     with pytest.raises(ReferenceError, match="is gone"):
         found.profile(torch.rand(3, 8))
 
@@ -330,10 +420,13 @@ def test_a_model_of_twelve_layers_is_explained_in_no_time():
     assert compilations == [region.compilations for graph in found.graphs for region in graph.regions]
 
 
+@needs_cxx
 def test_thunder_dynamos_own_objects_are_explained(peer):
-    """With what their records have."""
-    theirs = peer.thunderfx(lambda x: x.sin() * 2)
+    """With what their records have: no seconds, and the node that was refused in a text alone."""
+    theirs = peer.thunderfx(lambda x: torch.sinc(x.sin()) * 2)
     theirs(torch.rand(4))
     found = explain(theirs)
-    assert [region.compiler for region in found.graphs[0].regions] == ["thunder"]
-    assert "run by thunder" in str(found)
+    assert [region.compiler for region in found.graphs[0].regions] == ["thunder", "inductor", "thunder"]
+    assert str(found.costs[0]) == "sinc: 1 place, 2 of 3 regions exist only because of it"
+    assert "compiled " not in found.summary()
+    assert "sinc is not run by thunder" in str(found)

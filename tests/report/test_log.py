@@ -6,6 +6,8 @@ import pathlib
 import subprocess
 import sys
 
+import torch
+
 CODE = """
 import torch, thunder_fx
 compiled = thunder_fx.thunderfx(lambda x: x.sin() * 2)
@@ -43,6 +45,20 @@ def test_records_are_artifacts(tmp_path):
     graph, region = found["thunder_fx_graph_0"][1], found["thunder_fx_graph_0_thunder_0"][1]
     assert (graph["schema_version"], graph["nodes"], graph["regions"][0]["name"]) == (1, 2, "thunder_0")
     assert "torch.sin(" in region["forward"][-1]["code"]
+
+
+def test_trouble_in_the_log_is_none_of_the_calls(monkeypatch, caplog):
+    """A call that is right stays right."""
+    from thunder_fx import _torch, thunderfx
+    from thunder_fx.report import log
+
+    def fails(*args):
+        raise RuntimeError("no log today")
+
+    monkeypatch.setattr(_torch, "is_structured_log_on", lambda: True)
+    monkeypatch.setattr(log, "graph_report", fails)
+    assert thunderfx(lambda x: x.sin() * 2)(torch.zeros(3)).tolist() == [0, 0, 0]
+    assert "could not be put into the log: RuntimeError: no log today" in caplog.text
 
 
 def test_nothing_is_made_where_nobody_listens():

@@ -113,6 +113,17 @@ def test_search(opened):
     assert tab.locator("#found").inner_text() == ""
 
 
+def test_search_finds_regions_by_their_heading_and_a_click_ends_it(opened):
+    """All rows of such a region stay; a region that the search hides is opened by its place in the picture."""
+    tab = opened(with_traces(explanation(regions=3, operators=20)))
+    tab.locator("#search").fill("run by eager")
+    tab.locator("#found", has_text="20 rows").wait_for()
+    assert tab.locator("details.region:visible").count() == 1
+    tab.locator('svg a[href="#g0-thunder_0"] rect').click()
+    assert tab.locator("#search").input_value() == ""
+    assert tab.locator("details#g0-thunder_0").get_by_text("model.py:2, in forward").is_visible()
+
+
 def test_keyboard_alone(opened):
     """Tab reaches the search, each region of the picture and its details; Enter opens one and goes there."""
     tab = opened(with_traces(explanation()))

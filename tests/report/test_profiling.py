@@ -1,8 +1,11 @@
 """profile(): the time of each region, measured when asked for, and a callable that is as before."""
 
+import functools
+
 import pytest
 import torch
 
+import thunder_fx
 from tests.helpers import Block, needs_cxx, splits
 from thunder_fx import explain, get_subgraph_info, thunderfx
 
@@ -56,6 +59,57 @@ def test_inputs_that_raise_leave_the_callable_as_it_was():
         explain(compiled).profile(torch.rand(3), torch.tensor([9]))
     assert [module._call for module in regions_of(compiled)] == calls
     assert compiled(torch.ones(3), torch.tensor([1])).tolist() == [2.0]
+
+
+def test_what_made_the_inputs_is_left_alone():
+    """A graph of the user's that leads to an input, or to what a closure holds, can still be gone through backward."""
+    layer = torch.nn.Linear(3, 3)
+    given = layer(torch.rand(2, 3)).tanh()
+    held = layer(torch.rand(2, 3)).tanh()
+    compiled = thunderfx(lambda x: x * 2 * held)
+    found = explain(compiled).profile(given)
+    assert set(found.graphs[0].regions[0].profile) == {"forward", "backward"}
+    (given.sum() + held.sum()).backward()
+    assert layer.weight.grad is not None
+
+
+def test_bound_methods_and_partials_are_found_again():
+    """They are objects of the moment."""
+
+    class Held:
+        @thunderfx
+        def method(self, x, factor=2):
+            return x * factor
+
+    held = Held()
+    assert explain(held.method).profile(torch.rand(3)).graphs[0].regions[0].profile
+    assert explain(functools.partial(held.method, factor=3)).profile(torch.rand(3)).graphs[-1].regions[0].profile
+
+
+class Counting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+def test_what_could_not_be_timed_is_said():
+    """Inputs that overlap run eager."""
+    base = torch.arange(8.0)
+    compiled = thunderfx(lambda a, b: a.mul_(2) + b)
+    compiled(base[:4], base[4:])
+    with pytest.warns(thunder_fx.ThunderFXWarning, match="ran eager since inputs overlap"):
+        explain(compiled).profile(base[:4], base[2:6])
+
+
+def test_what_compiles_anew_in_each_call_is_said():
+    """Dynamo guards on a Module's number, whatever it is."""
+    compiled = thunderfx(Counting())
+    with pytest.warns(thunder_fx.ThunderFXWarning, match="compiles anew in each call"):
+        explain(compiled).profile(torch.rand(3))
 
 
 def test_nothing_captured_is_said():

@@ -1,5 +1,6 @@
 """What print(explain(fn)) prints."""
 
+import dataclasses
 import io
 import os
 import subprocess
@@ -91,6 +92,44 @@ def test_colours_are_for_terminals(terminal, no_color, coloured, monkeypatch):
     assert "thunder_0" in printed
 
 
+def test_a_file_gets_no_colours(monkeypatch):
+    """`plain` is for one."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert "\x1b" not in f"{explanation():plain}"
+    assert f"{explanation()}" == str(explanation())
+    with pytest.raises(ValueError, match="found 'bold'"):
+        format(explanation(), "bold")
+
+
+def test_in_a_notebook_it_is_text_too(monkeypatch):
+    """rich would hand it to the notebook, and give nothing back."""
+    import builtins
+
+    shell = type("ZMQInteractiveShell", (), {})
+    monkeypatch.setattr(builtins, "get_ipython", lambda: shell(), raising=False)
+    assert "fix first" in str(explanation())
+
+
+def test_a_terminal_that_knows_few_characters():
+    """What it cannot show is shown by what it can."""
+    code = "from tests.report.test_text import explanation; print(explanation(regions=9, width=30))"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "thunder_0" in done.stdout
+
+
+def test_what_is_the_users_has_no_controls():
+    """No colours, bells or lines of its own."""
+    option = Option("name", "a\nb\x1b[31mred\x07", "thunder.jit")
+    made = dataclasses.replace(explanation(errors=1), options=(option,))
+    graph = dataclasses.replace(made.graphs[0], graph_break="\x1b[2Jgone")
+    made = dataclasses.replace(made, graphs=(graph,))
+    assert "name=a bred -> thunder.jit" in made.summary()
+    assert not set("\x1b\x07") & set(str(made))
+
+
 def test_rich_prints_it_too():
     """In a program that uses rich."""
     import rich.console
@@ -121,8 +160,9 @@ def test_the_tree():
 
 def test_nothing_is_printed_of_markup():
     """Square brackets in a name are no style of rich's."""
-    found = text.rendered(text.summary(explanation(options=1)))
-    assert "[/" not in found
+    option = Option("name", "[red]value[/red]", "thunder.jit")
+    found = text.rendered(text.summary(dataclasses.replace(explanation(), options=(option,))))
+    assert "name=[red]value[/red]" in found
     made = explanation()
     graph = made.graphs[0]
     shown = text.rendered(text._graph(type(graph)(**{**vars(graph), "graph_break": "[bold]not a style[/bold]"})))

@@ -54,7 +54,7 @@ class _Reader:
 
     def read(self, statement: ast.stmt) -> None:
         self._read(statement)
-        node, place = next(reversed(self.graph.nodes), None), self._place(statement)  # of a statement at most one
+        node, place = next(iter(reversed(self.graph.nodes)), None), self._place(statement)  # of a statement at most one
         if node is not None and node.op != "placeholder" and place is not None:
             node.meta.setdefault("stack_trace", place)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from thunder_fx.report import SCHEMA_VERSION
@@ -12,8 +12,6 @@ from thunder_fx.report.model import Cost, GraphReport, Limit, Option, as_plain
 
 if TYPE_CHECKING:
     import rich.console
-
-    from thunder_fx.subgraph import SubgraphInfo
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,6 +30,7 @@ class Explanation:
         costs: what the operators cost that thunder does not run, the most costly first.
         limit: how near Dynamo is to running it eager; None for thunder.dynamo's own objects.
         diagnosis: where nothing was captured, why; else None.
+        note: whose the graphs are, where several callables share a ThunderCompiler; else None.
         peak_memory: what profile() saw on CUDA, in bytes; else None.
     """
 
@@ -41,9 +40,9 @@ class Explanation:
     costs: tuple[Cost, ...]
     limit: Limit | None
     diagnosis: str | None
+    note: str | None = None
     peak_memory: int | None = None
-    _fn: Callable[[], Any] = field(default=lambda: None, compare=False)
-    _infos: tuple[SubgraphInfo, ...] = field(default=(), compare=False)
+    _fn: Callable[[], Any] = lambda: None
 
     @property
     def operators(self) -> int:
@@ -63,7 +62,10 @@ class Explanation:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """What compiling took, over all graphs, by phase; "total" is their sum."""
+        """What compiling took, over all graphs, by phase; "total" is their sum.
+
+        Inductor compiles the backward of its regions when it first runs, which is in no phase.
+        """
         phases: dict[str, float] = {}
         for graph in self.graphs:
             for name, value in graph.seconds.items():
@@ -83,6 +85,14 @@ class Explanation:
 
         return text.rendered(text.everything(self))
 
+    def __format__(self, spec: str) -> str:
+        """`f"{explanation:plain}"` is str(explanation) without colours, wherever it is printed."""
+        from thunder_fx.report import text
+
+        if spec not in ("", "plain"):
+            raise ValueError(f"an Explanation is formatted by nothing or by 'plain'; found {spec!r}")
+        return text.rendered(text.everything(self), colours=False) if spec else str(self)
+
     def __repr__(self) -> str:
         return f"<Explanation of {self.callable}: {len(self.graphs)} graphs, {self.operators} operators>"
 
@@ -99,6 +109,7 @@ class Explanation:
             "schema_version": SCHEMA_VERSION,
             "callable": self.callable,
             "diagnosis": self.diagnosis,
+            "note": self.note,
             "options": as_plain(self.options, traces=traces),
             "recompiles": self.recompiles,
             "limit": None

@@ -147,6 +147,8 @@ class Cost:
 
     def __str__(self) -> str:
         places = f"{self.places} place{'s' if self.places != 1 else ''}"
+        if self.regions == 0:
+            return f"{self.operator}: {places}, and no region exists only because of it"
         exist = "exists" if self.regions == 1 else "exist"
         return f"{self.operator}: {places}, {self.regions} of {self.of} regions {exist} only because of it"
 

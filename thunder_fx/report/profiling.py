@@ -9,21 +9,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.profiler
+from torch.autograd.graph import GradientEdge
 
 from thunder_fx import _thunder, _torch
-from thunder_fx.errors import NotCompiledError
+from thunder_fx.errors import NotCompiledError, ThunderFXWarning
 from thunder_fx.graph.regions import CompiledRegion
 from thunder_fx.registry import resolve
 from thunder_fx.report.explanation import Explanation
 from thunder_fx.subgraph import SubgraphInfo
 
-RUNS = 2
+RUNS, WARM_UPS = 2, 5
 _NODES = (_thunder.AUTOGRAD_NODE, "CompiledFunctionBackward")
 
 
@@ -73,8 +75,7 @@ def profile(explanation: Explanation, args: Sequence[Any], kwargs: Mapping[str, 
     fn = explanation._fn()
     if fn is None:
         raise ReferenceError(f"profile: {explanation.callable} is gone; keep it, and ask explain() of it again")
-    _run(fn, args, kwargs)  # which may compile
-    infos = list(resolve(fn).subgraph_infos)
+    infos = _warmed_up(fn, args, kwargs)
     if not infos:
         raise NotCompiledError(f"profile: no graph of {explanation.callable} was captured: {explain(fn).diagnosis}")
     runs = []
@@ -86,6 +87,13 @@ def profile(explanation: Explanation, args: Sequence[Any], kwargs: Mapping[str, 
             _run(fn, args, kwargs)
         runs.append(timers)
     measured = {key: _fastest([run[key].seconds for run in runs if key in run]) for key in runs[0]}
+    if not any(measured.values()):
+        warnings.warn(
+            f"profile: no region of {explanation.callable} ran in a call that could be timed: it compiles anew in each "
+            "call, it ran eager since inputs overlap, or its regions are thunder.dynamo's own",
+            ThunderFXWarning,
+            stacklevel=3,
+        )
     graphs = [
         dataclasses.replace(
             graph,
@@ -100,29 +108,46 @@ def profile(explanation: Explanation, args: Sequence[Any], kwargs: Mapping[str, 
     return dataclasses.replace(explain(fn), graphs=tuple(graphs), peak_memory=peak)
 
 
+def _warmed_up(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[SubgraphInfo]:
+    """The graphs after calls that may compile some, until a call compiles none; not without end."""
+    infos: list[SubgraphInfo] = []
+    for _ in range(WARM_UPS):
+        before = len(infos)
+        _run(fn, args, kwargs)
+        infos = list(resolve(fn).subgraph_infos)
+        if len(infos) == before:
+            break
+    return infos
+
+
 def _run(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """A call, and the gradients of whatever needs one; they are given to nobody."""
+    """A call, and the gradients of what needs one: they are given to nobody, and what made the inputs is left alone."""
+    start = _torch.next_autograd_node()
     outputs = [x for x in _torch.tree_leaves(fn(*args, **kwargs)) if isinstance(x, torch.Tensor) and x.requires_grad]
-    leaves = _leaves(outputs)
+    leaves = _leaves(outputs, start)
     if leaves:
         torch.autograd.grad(outputs, leaves, [torch.ones_like(x) for x in outputs], allow_unused=True)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
-def _leaves(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors that gradients would be added to."""
-    pending: list[Any] = [x.grad_fn for x in outputs]
-    found, seen = [], set()
+def _leaves(outputs: Sequence[torch.Tensor], start: int) -> list[Any]:
+    """Where the call's own part of the autograd graph ends: at leaves, and at nodes that were there before it."""
+    pending: list[Any] = [(x.grad_fn, x.output_nr) for x in outputs]
+    found: list[Any] = []
+    seen = set()
     while pending:
-        node = pending.pop()
-        if node is None or node in seen:
+        node, output = pending.pop()
+        if node is None or (node, output) in seen:
             continue
-        seen.add(node)
+        seen.add((node, output))
         variable = getattr(node, "variable", None)
         if isinstance(variable, torch.Tensor):
             found.append(variable)
-        pending.extend(following for following, _ in node.next_functions)
+        elif node._sequence_nr() < start:
+            found.append(GradientEdge(node, output))
+        else:
+            pending.extend(node.next_functions)
     return found
 
 
@@ -168,7 +193,9 @@ def _kernels(timers: _Timers, *, measured: bool) -> Iterator[None]:
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profiler:
         yield
-    by_range = {event.key: event.device_time_total / 1e6 for event in profiler.key_averages()}
+    # A range has an event of the CPU's, with the kernels that were launched in it, and one of the GPU's, with the gaps.
+    on_cpu = (event for event in profiler.key_averages() if event.device_type.name == "CPU")
+    by_range = {event.key: event.device_time_total / 1e6 for event in on_cpu}
     for timer in timers.values():
         for name in ("forward", "backward"):
             if (seconds := by_range.get(f"{timer.label} {name}")) is not None:

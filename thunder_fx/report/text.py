@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
@@ -21,10 +22,18 @@ _SHOWN = 5
 _COLOURS = {"thunder": "green", "inductor": "blue", "eager": "yellow"}
 
 
-def rendered(renderable: RenderableType) -> str:
+class _Text(io.StringIO):
+    """What is rendered, with no character that standard output cannot show."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
+def rendered(renderable: RenderableType, *, colours: bool = True) -> str:
     """As text; with colours where standard output is a terminal, and NO_COLOR is not set."""
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    out = io.StringIO()
+    is_terminal = colours and sys.stdout is not None and sys.stdout.isatty()
+    out = _Text()
     console = Console(
         file=out,
         force_terminal=is_terminal,
@@ -32,10 +41,14 @@ def rendered(renderable: RenderableType) -> str:
         no_color=bool(os.environ.get("NO_COLOR")) or not is_terminal,
         color_system="standard" if is_terminal else None,
         highlight=False,
+        force_jupyter=False,
         legacy_windows=False,
     )
     console.print(renderable, soft_wrap=False)
-    return "\n".join(line.rstrip() for line in out.getvalue().rstrip("\n").split("\n"))
+    text = "\n".join(line.rstrip() for line in out.getvalue().rstrip("\n").split("\n"))
+    if out.encoding.lower().startswith("utf"):
+        return text
+    return text.replace("…", "~").encode(out.encoding, "replace").decode(out.encoding)
 
 
 def everything(explanation: Explanation) -> RenderableType:
@@ -68,7 +81,10 @@ def _summary(explanation: Explanation) -> Iterator[Text]:
     if share is not None:
         yield _field("operators", f"{explanation.operators}, of which thunder runs {share:.0%}")
     yield from _options(explanation)
-    yield _field("compiled", seconds_in_words(explanation.seconds))
+    if explanation.note:
+        yield _field("note", explanation.note, "yellow")
+    if explanation.seconds["total"]:
+        yield _field("compiled", seconds_in_words(explanation.seconds))
     yield from _limit(explanation)
     for graph in graphs[:3]:
         yield _field("graph", f"{_place(graph)}: {many(graph.operators, 'operator')}{_how(graph)}")
@@ -79,8 +95,10 @@ def _summary(explanation: Explanation) -> Iterator[Text]:
     for region in regions:
         if region.warning:
             yield _field("look at", f"{region.name}: {region.warning}", "yellow")
-    for cost in explanation.costs[:3]:
-        yield _field("fix first" if cost is explanation.costs[0] else "then", str(cost), "yellow")
+    costs = [cost for cost in explanation.costs if cost.regions] or list(explanation.costs)
+    for number, cost in enumerate(costs[:3]):
+        name = "not thunder" if not cost.regions else "then" if number else "fix first"
+        yield _field(name, str(cost), "yellow")
     if explanation.peak_memory is not None:
         yield _field("memory", f"{explanation.peak_memory / 2**20:.0f} MiB at most on CUDA")
 
@@ -106,7 +124,12 @@ def _limit(explanation: Explanation) -> Iterator[Text]:
 
 
 def _field(name: str, text: str, style: str = "") -> Text:
-    return Text.assemble((f"  {name:<11}", style or "dim"), text)
+    return Text.assemble((f"  {name:<11}", style or "dim"), " ".join(_without_controls(text).split()))
+
+
+def _without_controls(text: str) -> str:
+    """Text of the user's, which may have colours of its own, or what rings a terminal's bell."""
+    return re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]", "", text)
 
 
 def many(count: int, what: str) -> str:
@@ -121,7 +144,7 @@ def seconds_in_words(seconds: dict[str, float]) -> str:
 
 
 def _place(graph: GraphReport) -> str:
-    function = graph.function or "a graph that is not Dynamo's"
+    function = graph.function or "a graph"
     file = f" ({os.path.basename(graph.file)}:{graph.line})" if graph.file else ""
     return f"{graph.compile_id or graph.graph_id} {function}{file}"
 
@@ -139,7 +162,7 @@ def _how(graph: GraphReport) -> str:
 
 
 def _graph(graph: GraphReport) -> Tree:
-    label = Text.assemble((f"graph {_place(graph)}", "bold"), f": {many(graph.nodes, 'node')}")
+    label = Text.assemble((f"graph {_without_controls(_place(graph))}", "bold"), f": {many(graph.nodes, 'node')}")
     tree = Tree(label, guide_style="dim")
     for heading, text in (
         ("begins after a graph break: ", graph.previous_break),
@@ -198,7 +221,7 @@ def _some(tree: Tree, name: str, texts: list[str]) -> None:
 
 
 def _folded(text: str, style: str = "") -> Text:
-    return Text("\n".join(_cleaned(text.strip().split("\n"))), style=style, overflow="fold")
+    return Text("\n".join(_cleaned(_without_controls(text).strip().split("\n"))), style=style, overflow="fold")
 
 
 def _cleaned(lines: Iterable[str]) -> list[str]:
