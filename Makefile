@@ -10,7 +10,7 @@ MATRIX := 2.9.1 2.13.0 2.15.0
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-browser bench test-matrix lint types format clean
+.PHONY: help demo test test-slow test-browser bench bench-quick test-matrix lint types format clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,8 +33,11 @@ test-browser: $(VENV)/.installed  ## the report's page in a real browser
 	@command -v chromium >/dev/null || { echo "needs Chromium: apt-get install chromium"; exit 1; }
 	$(BIN)/python -m pytest -m browser
 
-bench: $(VENV)/.installed  ## thunder_fx beside thunder.dynamo, torch.compile and eager
-	$(BIN)/python benchmarks/steady_state.py
+bench: $(VENV)/.installed  ## thunder_fx beside thunder.dynamo, torch.compile and eager; half an hour
+	$(BIN)/python benchmarks/run.py
+
+bench-quick: $(VENV)/.installed  ## the same in 5 minutes
+	$(BIN)/python benchmarks/run.py --quick
 
 # Each torch in an environment of its own, several GB each; one after the other, and all even if one fails.
 test-matrix:  ## the tests on each supported torch: 2.9.1, 2.13.0 and the newest

@@ -72,7 +72,7 @@ class ThunderCompiler:
         OptionValueError: (a ValueError) a value that an option does not take.
 
     Attributes:
-        subgraph_infos: a SubgraphInfo for each captured graph, in order of capture.
+        subgraph_infos: a SubgraphInfo for each captured graph, in order of capture; the last 256.
         thunder_options, torch_compile_options: as given, in dicts of its own.
         emptied: whether forget() has dropped graphs of it.
     """
@@ -172,6 +172,10 @@ class Settings:
         if mode is None and options is None:
             mode, options = told.get("mode"), told.get("options")
         return option_rules.inductor_options("torch.compile", mode, options, told.get("dynamic"))
+
+
+# As many as Dynamo compiles of one code object before it is reset (accumulated_recompile_limit): beyond, the oldest go.
+MOST_GRAPHS = 256
 
 
 class CompiledGraph:
@@ -301,6 +305,7 @@ class Hook:
         compiler = self._compiler_to_record_in(context)
         if compiler is not None:
             compiler.subgraph_infos.append(info)
+            del compiler.subgraph_infos[:-MOST_GRAPHS]
             if _keeping.kept is not None:
                 _keeping.kept.append(compiler)
         start = time.perf_counter()

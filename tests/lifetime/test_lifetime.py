@@ -1,25 +1,33 @@
 """Nothing is left behind: a hundred cycles of compile, run, drop, with no call to torch._dynamo.reset()."""
 
+import concurrent.futures
 import gc
+import os
+import pathlib
+import subprocess
+import sys
 import warnings
+import weakref
 
 import pytest
 import torch
 from torch import nn
 
-from tests.helpers import Block
-from thunder_fx import ThunderCompiler, compiled_callables, forget, get_subgraph_info, thunderfx
+from tests.helpers import TORCH, Block
+from tests.repro import faults
+from thunder_fx import ThunderCompiler, compiled_callables, compiler, forget, get_subgraph_info, thunderfx
 from thunder_fx.graph.regions import CompiledRegion
 from thunder_fx.subgraph import Region, SubgraphInfo
 
 CYCLES = 100
+LIMITS = {"recompile_limit": 4 * CYCLES, "accumulated_recompile_limit": 4 * CYCLES}
 
 
 @pytest.fixture(autouse=True)
 def room_for_all_cycles():
     """Spent entries count to Dynamo's limits; the limit's own warning is tested elsewhere."""
     gc.collect()
-    with torch._dynamo.config.patch(recompile_limit=4 * CYCLES, accumulated_recompile_limit=4 * CYCLES):
+    with torch._dynamo.config.patch(LIMITS):
         yield
 
 
@@ -72,16 +80,142 @@ def failing_transform_cycle():
     assert get_subgraph_info(compiled)[0].regions[0].error
 
 
-@pytest.mark.parametrize("cycle", [function_cycle, closure_cycle, module_cycle, failing_transform_cycle])
-def test_a_hundred_cycles_leave_nothing_alive(cycle):
-    """No ThunderCompiler, info, region, graph, Module or parameter, and an empty table."""
+def failing_region_cycle():
+    compiled = thunderfx(lambda x, i: x[i].sin())
+    with pytest.raises(IndexError):
+        compiled(torch.ones(2), torch.tensor([9]))
+    assert get_subgraph_info(compiled)[0].regions[0].error
+
+
+def failing_backward_cycle():
+    compiled, inputs = faults.fails_in_backward_of_thunder()
+    with pytest.raises(RuntimeError, match="boom in backward"):
+        compiled(*inputs).sum().backward()
+    assert get_subgraph_info(compiled)[0].regions[0].error
+
+
+FAILING = (failing_transform_cycle, failing_region_cycle, failing_backward_cycle)
+
+
+def assert_nothing_stays(cycle, count):
     for _ in range(2):  # what is made once per process, by torch and by thunder
         cycle()
     before, table = alive(), len(compiled_callables())
-    for _ in range(CYCLES if cycle is not failing_transform_cycle else 20):
+    for _ in range(count):
         cycle()
     assert alive() == before
     assert len(compiled_callables()) == table
+
+
+@pytest.mark.parametrize("cycle", [function_cycle, closure_cycle, module_cycle, *FAILING])
+def test_a_hundred_cycles_leave_nothing_alive(cycle):
+    """No ThunderCompiler, info, region, graph, Module or parameter, and an empty table."""
+    assert_nothing_stays(cycle, 20 if cycle in FAILING else CYCLES)
+
+
+@pytest.fixture
+def one_process_group():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_modules_in_ddp_leave_nothing_alive(one_process_group):
+    """Wrapped before they are compiled."""
+
+    def cycle():
+        model = nn.parallel.DistributedDataParallel(Block(4))
+        compiled = thunderfx(model)
+        compiled(torch.ones(2, 4)).sum().backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        assert get_subgraph_info(compiled)
+
+    assert_nothing_stays(cycle, 10)
+
+
+def test_threads_at_once_leave_nothing_alive():
+    """Eight of them, each with cycles of its own."""
+
+    def one():
+        with torch._dynamo.config.patch(LIMITS):  # which holds for a thread
+            function_cycle()
+
+    def cycle():
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            for done in [pool.submit(one) for _ in range(8)]:
+                done.result()
+
+    assert_nothing_stays(cycle, 10)
+
+
+def test_an_info_that_is_kept_keeps_no_callable():
+    """Nor the model, whose parameters are inputs of the graph."""
+    model = Block(4)
+    compiled = thunderfx(model)
+    compiled(torch.ones(2, 4))
+    (info,) = get_subgraph_info(compiled)
+    gone = weakref.ref(compiled), weakref.ref(model)
+    del compiled, model
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
+    assert info.regions[0].traces
+
+
+def test_what_a_compiler_remembers_has_a_bound(monkeypatch):
+    """With a reset before each, a callable could be compiled without end: the oldest graphs are let go."""
+    monkeypatch.setattr(compiler, "MOST_GRAPHS", 3)
+    compiled = thunderfx(lambda x: x.sin() * 2)
+    for size in range(1, 6):
+        torch._dynamo.reset()
+        compiled(torch.ones(size))
+    infos = get_subgraph_info(compiled)
+    assert [info.regions[0].example_inputs[0].shape for info in infos] == [(3,), (4,), (5,)]
+
+
+GROWTH = """
+import gc, os, sys
+import torch
+from tests.helpers import Block
+from thunder_fx import thunderfx
+
+torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 1000
+
+def resident():
+    gc.collect()
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+def cycle():
+    model = Block(4)
+    if sys.argv[1] == "ours":
+        compiled = thunderfx(model)
+    else:
+        compiled = torch.compile(model, backend="eager", isolate_recompiles=True)
+    compiled(torch.ones(2, 4)).sum().backward()
+
+for _ in range(40):
+    cycle()
+before = resident()
+for _ in range(100):
+    cycle()
+print((resident() - before) // 100)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    TORCH < (2, 13) or not sys.platform.startswith("linux"), reason="needs isolate_recompiles, and /proc"
+)
+def test_memory_grows_no_more_than_dynamo_alone_makes_it_grow():
+    """Dynamo keeps guards, sources and metrics of all that it ever compiled, whoever compiles it."""
+    root = str(pathlib.Path(__file__).parents[2])
+    grown = {}
+    for who in ("ours", "dynamo"):
+        command = [sys.executable, "-W", "ignore", "-c", GROWTH, who]
+        environment = {**os.environ, "PYTHONPATH": root}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+        grown[who] = int(done.stdout)
+    assert grown["ours"] <= grown["dynamo"], grown
 
 
 def test_in_place_compiled_modules_keep_their_compiler_until_forgotten():
@@ -107,8 +241,6 @@ def test_in_place_compiled_modules_keep_their_compiler_until_forgotten():
 
 def test_what_stays_is_a_stub():
     """Of a dropped callable Dynamo keeps its hook, which holds no option of the user's any more."""
-    import weakref
-
     from thunder.transforms import ConstantFolding
 
     transform = ConstantFolding()
