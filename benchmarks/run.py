@@ -90,7 +90,7 @@ def first_call(quick: bool) -> Iterator[Row]:
     seconds: dict[tuple[str, int], float] = {}
     for count in layers:
         names = ["thunder_fx", "thunder.dynamo", "dynamo alone"]
-        found = in_turns(2 if quick else 3, "first_call", names, count)
+        found = in_turns(1 if quick else 3, "first_call", names, count)
         value, spread, note = ratio(found, "thunder_fx", "thunder.dynamo", "seconds")
         limit = 0.25 if count == 12 else None
         yield Row(f"first call, Llama of {count} layers, to thunder.dynamo", value, limit, spread=spread, note=note)

@@ -11,10 +11,16 @@ from thunder_fx import _thunder, get_subgraph_info, thunderfx
 
 
 def traces(compiled):
-    """Of all regions and stages, without what differs from run to run."""
+    """Of all regions and stages, without what differs from run to run, and with names in the order of their numbers."""
     regions = [region for info in get_subgraph_info(compiled) for region in info.regions]
     stages = [trace for r in regions for trace in (*r.traces, *r.backward_traces, *r.prologue_traces)]
-    return [re.sub(r"took \d+ milliseconds|0x[0-9a-f]+", "", str(trace)) for trace in stages]
+    return [renamed(re.sub(r"took \d+ milliseconds|0x[0-9a-f]+", "", str(trace))) for trace in stages]
+
+
+def renamed(text):
+    """A pass that is left out uses up no numbers: t17 is then t12."""
+    names = {}
+    return re.sub(r"\b([A-Za-z_]+?)(\d+)\b", lambda found: names.setdefault(found[0], f"{found[1]}{len(names)}"), text)
 
 
 class Model(torch.nn.Module):

@@ -39,6 +39,7 @@ try:
     import thunder.core.pytree
     import thunder.core.symbol
     import thunder.dynamo.utils
+    import thunder.executors.passes
     from thunder.common import CompileData, CompileStats
     from thunder.core.baseutils import sequencify
     from thunder.core.compile_data import compile_data_and_stats, get_compile_data
@@ -46,10 +47,13 @@ try:
     from thunder.core.jit_ext import get_jit_ctx, recursively_proxy, register_general_jit_lookaside
     from thunder.core.langctxs import langctx, resolve_language
     from thunder.core.options import CACHE_OPTIONS, DebugOptions, resolve_cache_option, resolve_sharp_edges_option
+    from thunder.core.prims import PrimIDs
     from thunder.core.proxies import Proxy, TensorProxy, is_proxy_name_available, variableify
-    from thunder.core.trace import TraceCtx, get_tracectx, tracectx
+    from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, get_tracectx, tracectx
     from thunder.core.transform_common import Transform
     from thunder.core.transforms import get_grad, put_grad, value_and_grad
+    from thunder.distributed.prims import PrimIDs as DistPrimIDs
+    from thunder.extend import FusionExecutor
     from thunder.torch import _torch_to_thunder_function_map as _SYMBOLS
     from thunder.torch.default_torch_ops import torch_auto_registered_ops
     from thunder.torch.langctx import torchctx
@@ -590,9 +594,10 @@ def fake_arguments(graph_module: torch.fx.GraphModule) -> list[Any] | None:
 def quickened() -> Iterator[None]:
     """Inside, thunder compiles the same and sooner: what it works out for each symbol anew, it works out once.
 
-    In thunder 0.2.6 these are the signatures of functions (Symbol.normalize), and lists of types and trees that are
-    built for each look at a symbol's arguments (thunder.core.pytree). Traces are the same, which a test holds against
-    them. Another thread that compiles meanwhile gets the same.
+    In thunder 0.2.6 these are the signatures of functions (Symbol.normalize), lists of types and trees that are built
+    for each look at a symbol's arguments (thunder.core.pytree), and passes over a trace that change nothing, or whose
+    result is thrown away. Traces are the same but for the numbers in their names, which a test holds against them.
+    Another thread that compiles meanwhile gets the same.
     """
     global _quickening
     with _quickening_lock:
@@ -629,7 +634,13 @@ def _quick_names() -> tuple[tuple[Any, str, Any, Any], ...]:
         for name, value in vars(module).items()
         if isinstance(value, types.FunctionType) and value in quick
     ]
-    return (*found, (symbol, "inspect", inspect, _QuickInspect))
+    passes = thunder.executors.passes
+    return (
+        *found,
+        (symbol, "inspect", inspect, _QuickInspect),
+        (passes, "dce", _dce_usual, _dce),
+        (passes, "_transform_for_operator_executor_execution", _assign_executors_usual, _assign_executors),
+    )
 
 
 class _QuickInspect:
@@ -664,6 +675,49 @@ def _flatten_with_dataclass(tree: Any) -> Any:
     if any(hasattr(type(leaf), "__dataclass_fields__") for leaf in leaves):
         return _flatten_with_dataclass_usual(tree)
     return leaves, spec
+
+
+_dce_usual = thunder.executors.passes.dce
+_assign_executors_usual = thunder.executors.passes._transform_for_operator_executor_execution
+
+
+def _dce(trace: TraceCtx, *args: Any, **kwargs: Any) -> TraceCtx:
+    """transform_for_execution calls it twice in a row: what came of it has no dead code."""
+    if getattr(trace, "_thunder_fx_is_clean", False) and not args and not kwargs:
+        return trace
+    clean: TraceCtx = _dce_usual(trace, *args, **kwargs)
+    clean._thunder_fx_is_clean = True  # type: ignore[attr-defined]
+    return clean
+
+
+def _assign_executors(trace: TraceCtx, executors: Sequence[Any]) -> TraceCtx:
+    """A trace each of whose symbols has its executor would be built anew, symbol by symbol, and be the same.
+
+    And thunder.jit assigns executors twice: the first time to sort what waits for other processes, and where nothing
+    waits, it throws the trace away.
+    """
+    if sys._getframe(1).f_globals.get("__name__") == "thunder" and not _communicates(trace.bound_symbols):
+        return trace
+    if not all(_is_settled(bound, executors) for bound in trace.bound_symbols):
+        result: TraceCtx = _assign_executors_usual(trace, executors)
+        return result
+    twin = from_trace(trace)
+    twin.bound_symbols = list(trace.bound_symbols)
+    twin.set_provenance(TraceProvenance("Transform for operator executor execution (took 0 milliseconds)"))
+    return twin
+
+
+def _communicates(bound_symbols: Iterable[Any]) -> bool:
+    return any(isinstance(b.sym.id, DistPrimIDs) or _communicates(b.subsymbols) for b in bound_symbols)
+
+
+def _is_settled(bound: Any, executors: Sequence[Any]) -> bool:
+    if bound.sym.python_impl is not None or bound.sym.id is PrimIDs.GET_GRAD:
+        return True
+    return bound.sym.executor is not None and not any(
+        executor.can_fuse(bound) if isinstance(executor, FusionExecutor) else executor.can_execute(bound)
+        for executor in executors
+    )
 
 
 # What thunder remembers of a region
