@@ -650,6 +650,8 @@ class _QuickInspect:
 
     @staticmethod
     def signature(function: Any) -> inspect.Signature:
+        if not isinstance(function, types.FunctionType):  # another callable may have no hash
+            return inspect.signature(function)
         found = _signatures.get(function)
         if found is None:
             found = _signatures[function] = inspect.signature(function)

@@ -94,6 +94,7 @@ def profile(explanation: Explanation, args: Sequence[Any], kwargs: Mapping[str, 
             ThunderFXWarning,
             stacklevel=3,
         )
+    found = explain(fn)
     graphs = [
         dataclasses.replace(
             graph,
@@ -102,10 +103,10 @@ def profile(explanation: Explanation, args: Sequence[Any], kwargs: Mapping[str, 
                 for region in graph.regions
             ),
         )
-        for graph in explain(fn).graphs
+        for graph in found.graphs
     ]
     peak = torch.cuda.max_memory_allocated() if is_on_gpu else None
-    return dataclasses.replace(explain(fn), graphs=tuple(graphs), peak_memory=peak)
+    return dataclasses.replace(found, graphs=tuple(graphs), peak_memory=peak)
 
 
 def _warmed_up(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[SubgraphInfo]:
