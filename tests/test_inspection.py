@@ -245,3 +245,21 @@ def test_lookups_do_not_compile():
         lookup(compiled)
     assert info.regions[0].compilations == 1
     assert thunder_fx.get_subgraph_info(compiled) == [info]
+
+
+def test_diagnosis_recompile_limit_in_place():
+    """A Module compiled in place: its code is forward's, though torch compiles what calls it."""
+
+    class Ranks(nn.Module):
+        def forward(self, x):
+            return x.sin() + x.ndim
+
+    with torch._dynamo.config.patch(recompile_limit=2), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first, second = Ranks(), Ranks()
+        for module, shapes in ((first, [(4,), (4, 1), (4, 1, 1)]), (second, [(4, 1, 1, 1)])):
+            module.compile(backend=ThunderCompiler())
+            for shape in shapes:
+                module(torch.rand(shape))
+    with torch._dynamo.config.patch(recompile_limit=2):
+        assert "Dynamo has reached torch._dynamo.config.recompile_limit (2)" in only_warning(get_subgraph_info, second)

@@ -204,8 +204,8 @@ def guarded_code_of(compiled: object) -> types.CodeType | None:
     """The code under which Dynamo files what it compiles for a callable that torch.compile returned."""
     target = compiled.forward if isinstance(compiled, OptimizedModule) else compiled
     target = getattr(target, "_torchdynamo_orig_callable", target)
-    if getattr(target, "__name__", "") == "_wrapped_call_impl" or isinstance(target, torch.nn.Module):
-        # A Module's hooks run outside: the first frame that Dynamo sees is forward's.
+    if getattr(target, "__name__", "") in ("_wrapped_call_impl", "_call_impl") or isinstance(target, torch.nn.Module):
+        # A Module's hooks run outside, compiled in place too: the first frame that Dynamo sees is forward's.
         module: Any = getattr(target, "__self__", target)
         target = module.forward
     return getattr(target, "__code__", None)

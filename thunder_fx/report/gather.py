@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from operator import getitem
 from typing import Any
 
-import torch
 from torch.fx import GraphModule, Node
 
 from thunder_fx import _thunder, _torch
@@ -94,8 +93,6 @@ def _note(fn: Any, infos: Sequence[SubgraphInfo]) -> str | None:
 
 def _code_of(fn: Any) -> types.CodeType | None:
     key = next((key for key in candidates(fn) if _torch.context_of(key) is not None), None)
-    if isinstance(key, torch.nn.Module) and not isinstance(key, _torch.OptimizedModule):
-        return getattr(key.forward, "__code__", None)  # compiled in place
     return _torch.guarded_code_of(key) if key is not None else None
 
 
