@@ -66,6 +66,35 @@ def test_thunder_is_as_it_was_afterwards():
     assert _thunder._signatures == {}
 
 
+def test_full_collections_wait_while_thunder_compiles():
+    """The smaller ones go on. What the program has set is there again after it, and what it sets meanwhile stays."""
+    import gc
+
+    def full_collections():
+        before = gc.get_stats()[2]["collections"]
+        kept = [[] for _ in range(200_000)]
+        assert kept
+        return gc.get_stats()[2]["collections"] - before
+
+    before = gc.get_threshold()
+    gc.freeze()  # Python puts a full collection off, too, where most of what there is is old
+    try:
+        gc.collect()
+        gc.set_threshold(701, 11, 12)
+        assert full_collections() > 0
+        with _thunder.quickened():
+            with _thunder.quickened():
+                assert full_collections() == 0
+            assert gc.get_threshold()[:2] == (701, 11)
+        assert gc.get_threshold() == (701, 11, 12)
+        with _thunder.quickened():
+            gc.set_threshold(702, 13, 14)
+        assert gc.get_threshold() == (702, 13, 14)
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
+
+
 def test_what_is_flattened_is_the_same():
     """Trees, proxies, dataclasses that nobody has registered, and what thunder refuses."""
     import dataclasses
