@@ -135,6 +135,30 @@ def jit(
     return jitted
 
 
+class _Newest(list[Any]):
+    """A list that lets the oldest of its entries go, and calls `when_full` when it does so first."""
+
+    def __init__(self, most: int, when_full: Callable[[], None]) -> None:
+        super().__init__()
+        self._most, self._when_full = most, when_full
+
+    def append(self, entry: Any) -> None:
+        super().append(entry)
+        if len(self) > self._most:
+            del self[: -self._most]
+            when_full, self._when_full = self._when_full, _nothing
+            when_full()
+
+
+def _nothing() -> None:
+    pass
+
+
+def keep_newest(jitted: Callable[..., Any], most: int, when_full: Callable[[], None]) -> None:
+    """Of what thunder compiles of a region, one for each set of sizes, keep so many; thunder 0.2.6 keeps all."""
+    thunder.compile_stats(jitted).interpreter_cache = _Newest(most, when_full)
+
+
 def is_tracing_failure(error: BaseException) -> bool:
     """Whether thunder failed on the operators of a region while tracing it, and not a user's code or a later pass."""
     tracing = False

@@ -298,6 +298,7 @@ class Hook:
         context = _torch.calling_context(self.is_hook_of)
         compilation = _torch.current_compilation()
         if compilation.code is not None:
+            self.codes = {key: code for key, code in self.codes.items() if code() is not None}
             self.codes[id(compilation.code)] = weakref.ref(compilation.code)
             self.compile_ids.add(str(compilation.compile_id))
         _torch.give_example_values(graph_module, example_inputs)

@@ -16,6 +16,8 @@ from torch import nn
 from tests.helpers import TORCH, Block
 from tests.repro import faults
 from thunder_fx import ThunderCompiler, compiled_callables, compiler, forget, get_subgraph_info, thunderfx
+from thunder_fx.errors import ThunderFXWarning
+from thunder_fx.graph import regions
 from thunder_fx.graph.regions import CompiledRegion
 from thunder_fx.subgraph import Region, SubgraphInfo
 
@@ -171,6 +173,24 @@ def test_what_a_compiler_remembers_has_a_bound(monkeypatch):
         compiled(torch.ones(size))
     infos = get_subgraph_info(compiled)
     assert [info.regions[0].example_inputs[0].shape for info in infos] == [(3,), (4,), (5,)]
+
+
+def test_for_how_many_sizes_a_region_is_kept_compiled_has_a_bound(monkeypatch):
+    """The oldest goes, with a word about it; it is compiled again if it comes back, and right all the same."""
+    import thunder
+
+    monkeypatch.setattr(regions, "MOST_SIZES", 3)
+    compiled = thunderfx(lambda x: x.sin() * 2, dynamic=True)
+    for size in (2, 3, 4):
+        compiled(torch.ones(size))
+    with pytest.warns(ThunderFXWarning, match="thunder_0 of .* for more than 3 sets of sizes"):
+        compiled(torch.ones(5))
+    (region,) = get_subgraph_info(compiled)[0].regions
+    assert len(thunder.compile_stats(region._compiled).interpreter_cache) == 3
+    assert region.compilations == 4
+    for size, compilations in ((3, 4), (2, 5), (4, 5), (5, 5), (3, 6)):  # 2 takes the place of 3
+        assert torch.equal(compiled(torch.ones(size)), torch.ones(size).sin() * 2)
+        assert region.compilations == compilations
 
 
 GROWTH = """

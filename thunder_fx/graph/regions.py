@@ -15,6 +15,7 @@ import contextlib
 import logging
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from torch.fx import GraphModule
 
 from thunder_fx import _thunder, _torch
 from thunder_fx._config import config
+from thunder_fx.errors import ThunderFXWarning
 from thunder_fx.graph import capture, higher_order, inductor, modes, structure, tracing, writes
 from thunder_fx.subgraph import (
     CompiledFunction,
@@ -37,6 +39,9 @@ from thunder_fx.subgraph import (
 )
 
 logger = logging.getLogger("thunder_fx")
+
+# For so many sets of sizes a region is kept compiled: as many as Dynamo compiles of one function before it is reset.
+MOST_SIZES = 256
 
 # While a region goes from one compiler to the next, which is rare: no other thread begins the same.
 _handing_over = threading.RLock()
@@ -182,6 +187,7 @@ class _ThunderRun(torch.nn.Module):
             static_inputs=self._is_guarded,
             is_differentiable_outputs=self._is_differentiable,
         )
+        _thunder.keep_newest(jitted, MOST_SIZES, _sizes_watcher(self._region, self._info))
         return jitted, constants
 
     # What `_run` is, one after another. Two threads may be in the same one: the first to fail goes on to the next.
@@ -298,6 +304,23 @@ class _ThunderRun(torch.nn.Module):
         for graph, function in info.submodule_to_compiled_functions.items():
             if function.compiled_fn is old:
                 info.submodule_to_compiled_functions[graph] = new
+
+
+def _sizes_watcher(region_of: weakref.ref[Region], info_of: weakref.ref[SubgraphInfo]) -> Callable[[], None]:
+    """What to call when thunder has compiled a region for more sets of sizes than are kept."""
+
+    def warn() -> None:
+        region, info = region_of(), info_of()
+        if region is not None and info is not None:
+            warnings.warn(
+                f"thunder has compiled {region.name} of {info.source} for more than {MOST_SIZES} sets of sizes: the "
+                f"newest {MOST_SIZES} are kept, and one that comes back after that is compiled again. Pad the inputs "
+                "to fewer sizes",
+                ThunderFXWarning,
+                stacklevel=2,
+            )
+
+    return warn
 
 
 # thunder's prologue checks, by what they check, and the guard of Dynamo that has checked it when a call gets here.
