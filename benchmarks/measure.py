@@ -124,22 +124,43 @@ def memory(contestant: str) -> dict[str, float]:
     return {"MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def kept(layers: str) -> dict[str, float]:
-    """KiB of Python objects that forget() frees after a model was compiled: records, and graphs that they hold."""
+def kept(contestant: str, layers: str) -> dict[str, float]:
+    """KiB of Python objects that a compiled model holds, all that goes with it and a reset; a smaller one went before.
+
+    Of thunder_fx also what forget() frees of it, the records, and what goes when it is dropped, without a reset.
+    """
     import tracemalloc
 
-    import thunder_fx
+    import torch
 
-    model, inputs = models.llama(int(layers))
-    compiled = thunder_fx.thunderfx(model)
-    tracemalloc.start()
-    compiled(**inputs).loss.backward()
-    model.zero_grad()
+    compile_by = contestants.compiler(contestant)
+    for count in (1, int(layers)):
+        model, inputs = models.llama(count)
+        torch._dynamo.reset()
+        tracemalloc.start()
+        compiled = compile_by(model)
+        compiled(**inputs).loss.backward()
+        model.zero_grad()
+        whole = _traced()
+        found = {}
+        if contestant == "thunder_fx":
+            import thunder_fx
+
+            thunder_fx.forget(compiled)
+            found["records"] = whole - _traced()
+        del compiled, model
+        found["dropped"] = whole - _traced()
+        torch._dynamo.reset()
+        found["KiB"] = whole - _traced()
+        tracemalloc.stop()
+    return found
+
+
+def _traced() -> float:
+    import tracemalloc
+
     gc.collect()
-    before = tracemalloc.get_traced_memory()[0]
-    thunder_fx.forget(compiled)
-    gc.collect()
-    return {"KiB": (before - tracemalloc.get_traced_memory()[0]) / 1024, "all": before / 1024}
+    return tracemalloc.get_traced_memory()[0] / 1024
 
 
 def lookup(count: str) -> dict[str, float]:
