@@ -414,15 +414,9 @@ def compile_graph(
     written = inplace.inputs_written(graph_module)
     info.writes_inputs = bool(written)
     eager = structure.copy_structure(graph_module) if written else None
-    with _phase(info, "rewrite"), _thunder.quickened():
-        rewrites.rewrite(graph_module, options.thunder, modes.ambient())
-    with _phase(info, "support"), _thunder.quickened():
-        reasons = support.reasons_against(graph_module, options.thunder)
-        info.split_reasons.extend(reasons.values())
-        info.split_reasons.extend(support.autocasts_reaching_over(graph_module, reasons))
-    with _phase(info, "split"):
-        split_graph, parts = partition.split(graph_module, reasons.keys(), support.groups_of(graph_module))
-        info.original_split_graph_module = original = structure.copy_structure(split_graph)
+    split_graph, parts = _split(graph_module, info, options)
+    original = info.original_split_graph_module
+    assert original is not None
     for part in parts:
         inputs = structure.example_inputs(partition.region_graph(original, part.name))
         info.regions.append(Region(part.name, part.compiler, part.nodes, inputs))
@@ -442,6 +436,23 @@ def compile_graph(
             found.overlapping_calls += 1
 
     return inplace.OverlapGuard(run, higher_order.runs_in_eager(eager).forward, written, note)
+
+
+@_thunder.quickened()
+def _split(
+    graph_module: torch.fx.GraphModule, info: SubgraphInfo, options: regions.Options
+) -> tuple[torch.fx.GraphModule, list[partition.Part]]:
+    """Rewrite a captured graph, find who can run what of it, and split it so; the reasons go into its record."""
+    with _phase(info, "rewrite"):
+        rewrites.rewrite(graph_module, options.thunder, modes.ambient())
+    with _phase(info, "support"):
+        reasons = support.reasons_against(graph_module, options.thunder)
+        info.split_reasons.extend(reasons.values())
+        info.split_reasons.extend(support.autocasts_reaching_over(graph_module, reasons))
+    with _phase(info, "split"):
+        split_graph, parts = partition.split(graph_module, reasons.keys(), support.groups_of(graph_module))
+        info.original_split_graph_module = structure.copy_structure(split_graph)
+    return split_graph, parts
 
 
 @contextlib.contextmanager
