@@ -304,8 +304,15 @@ def is_skipped_library_code(code: types.CodeType) -> bool:
     return bool(torch._dynamo.trace_rules.check_file(code.co_filename).skipped)
 
 
-def invalidate(codes: Iterable[weakref.ref[types.CodeType]], backend: object, compile_ids: Container[str]) -> None:
-    """Empty Dynamo's cache entries for a backend that nothing can call any more, which frees their regions.
+def most_compilations() -> int:
+    """Of one code object, until Dynamo is reset."""
+    return int(torch._dynamo.config.accumulated_recompile_limit)
+
+
+def invalidate(
+    codes: Iterable[weakref.ref[types.CodeType]], is_backend: Callable[[object], bool], compile_ids: Container[str]
+) -> None:
+    """Empty Dynamo's cache entries of these compilations, which nothing can call any more: it frees their regions.
 
     Takes no lock, since the garbage collector may call it anywhere. The entries stay, spent, and count to Dynamo's
     limits. This is what Dynamo does itself when an object that it guards on dies (2.9 to 2.15).
@@ -315,7 +322,7 @@ def invalidate(codes: Iterable[weakref.ref[types.CodeType]], backend: object, co
         if code is None:
             continue
         for entry in eval_frame._debug_get_cache_entry_list(code):
-            if not _is_of(entry, backend, compile_ids):
+            if not _is_of(entry, is_backend, compile_ids):
                 continue
             manager = entry.guard_manager
             if isinstance(manager, guards.DeletedGuardManagerWrapper) or manager.extra_state is None:
@@ -323,11 +330,13 @@ def invalidate(codes: Iterable[weakref.ref[types.CodeType]], backend: object, co
             manager.extra_state.invalidate(entry, guards.DeletedGuardManagerWrapper("the compiled callable is gone"))
 
 
-def _is_of(entry: Any, backend: object, compile_ids: Container[str]) -> bool:
-    """Whether Dynamo compiled a cache entry by a backend."""
-    if hasattr(entry, "backend"):
-        return getattr(entry.backend, "compiler_fn", entry.backend) is backend
-    # Torch 2.9 does not show it. After a reset the ids begin anew: at worst another's entry is compiled once more.
+def _is_of(entry: Any, is_backend: Callable[[object], bool], compile_ids: Container[str]) -> bool:
+    """Whether a cache entry of Dynamo's is one of these compilations, by this backend, which torch 2.9 does not show.
+
+    After a reset the ids begin anew: at worst another's entry is compiled once more.
+    """
+    if hasattr(entry, "backend") and not is_backend(getattr(entry.backend, "compiler_fn", entry.backend)):
+        return False
     return describe_compile_id(entry.compile_id) in compile_ids
 
 

@@ -72,7 +72,8 @@ class ThunderCompiler:
         OptionValueError: (a ValueError) a value that an option does not take.
 
     Attributes:
-        subgraph_infos: a SubgraphInfo for each captured graph, in order of capture; the last 256.
+        subgraph_infos: a SubgraphInfo for each captured graph, in order of capture; of one function's graphs as many
+            as Dynamo compiles of it before a reset (torch._dynamo.config.accumulated_recompile_limit, 256), the newest.
         thunder_options, torch_compile_options: as given, in dicts of its own.
         emptied: whether forget() has dropped graphs of it.
     """
@@ -142,6 +143,13 @@ class ThunderCompiler:
         kinds = ("benchmark",) if use_pytest_benchmark else ("repro",)
         save(self, None, folder, inputs="real" if serialize_inputs else "synthetic", kinds=kinds)
 
+    def _add(self, info: SubgraphInfo) -> None:
+        """Dynamo compiles no more of a function than its limit until it is reset: what is older is called no more."""
+        same = [known for known in self.subgraph_infos if known.source == info.source]
+        for old in same[: max(0, len(same) + 1 - _torch.most_compilations())]:
+            self.subgraph_infos.remove(old)
+        self.subgraph_infos.append(info)
+
     def forget(self, *, stop_recording: bool) -> None:
         """Free the records; with `stop_recording`, make no new ones either. forget(fn) is the call for users."""
         self.subgraph_infos.clear()
@@ -172,10 +180,6 @@ class Settings:
         if mode is None and options is None:
             mode, options = told.get("mode"), told.get("options")
         return option_rules.inductor_options("torch.compile", mode, options, told.get("dynamic"))
-
-
-# As many as Dynamo compiles of one code object before it is reset (accumulated_recompile_limit): beyond, the oldest go.
-MOST_GRAPHS = 256
 
 
 class CompiledGraph:
@@ -248,9 +252,9 @@ class Hook:
         # A copy of a hook belongs to a copy of a compiled callable: its record is made when it first compiles.
         self._is_copy = compiler is None
         self._forgotten = False
-        self.codes: dict[int, weakref.ref[types.CodeType]] = {}
-        self.compile_ids: set[str] = set()
-        self.compiled: list[weakref.ref[CompiledGraph]] = []
+        # By the torch.compile context that it was compiled for, and what was compiled where none was found.
+        self._products: weakref.WeakKeyDictionary[Any, _Products] = weakref.WeakKeyDictionary()
+        self._others = _Products(self.is_hook_of)
 
     def compiler(self) -> ThunderCompiler | None:
         return self._compiler() if self._compiler is not None else None
@@ -297,16 +301,13 @@ class Hook:
     ) -> Callable[..., Any]:
         context = _torch.calling_context(self.is_hook_of)
         compilation = _torch.current_compilation()
-        if compilation.code is not None:
-            self.codes = {key: code for key, code in self.codes.items() if code() is not None}
-            self.codes[id(compilation.code)] = weakref.ref(compilation.code)
-            self.compile_ids.add(str(compilation.compile_id))
+        products = self._products_of(context)
+        products.note(compilation)
         _torch.give_example_values(graph_module, example_inputs)
         info = _open_record(graph_module, compilation)
         compiler = self._compiler_to_record_in(context)
         if compiler is not None:
-            compiler.subgraph_infos.append(info)
-            del compiler.subgraph_infos[:-MOST_GRAPHS]
+            compiler._add(info)
             if _keeping.kept is not None:
                 _keeping.kept.append(compiler)
         start = time.perf_counter()
@@ -332,8 +333,7 @@ class Hook:
         _warn_near_limit(compilation, context, self.settings.torch_compile_options.get("recompile_limit"))
         _log_artifact(info)
         compiled = CompiledGraph(run, info)
-        self.compiled = [reference for reference in self.compiled if reference() is not None]
-        self.compiled.append(weakref.ref(compiled))
+        products.add(compiled)
         return compiled
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
@@ -342,15 +342,62 @@ class Hook:
     def __reduce__(self) -> tuple[Any, ...]:
         return Hook, (self.settings,)
 
+    def _products_of(self, context: Any | None) -> _Products:
+        if context is None:
+            return self._others
+        with _lock:
+            found = self._products.get(context)
+            if found is None:
+                found = self._products[context] = _Products(self.is_hook_of)
+                weakref.finalize(context, found.free).atexit = False
+            return found
+
+    def codes(self) -> list[types.CodeType]:
+        """The code objects that were compiled, and are alive."""
+        references = [code for products in self._all_products() for code in list(products.codes.values())]
+        return [code for reference in references if (code := reference()) is not None]
+
+    def compiled_graphs(self) -> list[CompiledGraph]:
+        """What runs the graphs that were compiled, of those that are alive."""
+        references = [graph for products in self._all_products() for graph in list(products.graphs)]
+        return [graph for reference in references if (graph := reference()) is not None]
+
+    def _all_products(self) -> list[_Products]:
+        return [self._others, *self._products.values()]
+
     def retire(self) -> None:
-        """No callable can reach what was compiled any more: free it. Called by the garbage collector; takes no lock."""
-        _torch.invalidate(self.codes.values(), self, self.compile_ids)
-        for reference in self.compiled:
+        """No callable can reach it any more: hold nothing of the user's. Called by the garbage collector."""
+        self._others.free()
+        self.settings = Settings({}, {})
+
+
+class _Products:
+    """What a hook compiled for one torch.compile context: freed when that is gone, since nothing can call it then."""
+
+    def __init__(self, is_backend: Callable[[object], bool]) -> None:
+        self._is_backend = is_backend
+        self.codes: dict[int, weakref.ref[types.CodeType]] = {}
+        self._compile_ids: set[str] = set()
+        self.graphs: list[weakref.ref[CompiledGraph]] = []
+
+    def note(self, compilation: _torch.Compilation) -> None:
+        if compilation.code is not None:
+            self.codes = {key: code for key, code in self.codes.items() if code() is not None}
+            self.codes[id(compilation.code)] = weakref.ref(compilation.code)
+            self._compile_ids.add(str(compilation.compile_id))
+
+    def add(self, compiled: CompiledGraph) -> None:
+        self.graphs = [reference for reference in self.graphs if reference() is not None]
+        self.graphs.append(weakref.ref(compiled))
+
+    def free(self) -> None:
+        """Called by the garbage collector; takes no lock."""
+        _torch.invalidate(self.codes.values(), self._is_backend, self._compile_ids)
+        for reference in self.graphs:
             compiled = reference()
             if compiled is not None:
                 compiled.run = _retired
-        self.codes, self.compiled = {}, []
-        self.settings = Settings({}, {})
+        self.codes, self.graphs = {}, []
 
 
 def _log_artifact(info: SubgraphInfo, region: Region | None = None) -> None:
@@ -392,9 +439,8 @@ def retire_with(context: Any, hook: Hook) -> None:
 def _warn_where_too_late(settings: Mapping[str, Any]) -> None:
     """Inputs are recorded by graphs that are compiled while the setting is on."""
     if settings.get("capture_inputs") == "values":
-        graphs = [reference() for compiler in live_compilers() for reference in compiler._hook.compiled]
-        for graph in graphs:
-            if graph is not None:
+        for compiler in live_compilers():
+            for graph in compiler._hook.compiled_graphs():
                 graph.warn_in_next_call()
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from tests.helpers import TORCH, Block
 from tests.repro import faults
-from thunder_fx import ThunderCompiler, compiled_callables, compiler, forget, get_subgraph_info, thunderfx
+from thunder_fx import ThunderCompiler, compiled_callables, forget, get_subgraph_info, thunderfx
 from thunder_fx.errors import ThunderFXWarning
 from thunder_fx.graph import regions
 from thunder_fx.graph.regions import CompiledRegion
@@ -35,12 +35,14 @@ def room_for_all_cycles():
 
 def alive():
     """How many objects of the kinds that belong to a compiled callable are alive."""
-    gc.collect()
+    for _ in range(2):  # a Module compiled in place is a cycle, and what was compiled for it goes after it
+        gc.collect()
     kinds = (ThunderCompiler, SubgraphInfo, Region, torch.fx.GraphModule, CompiledRegion, nn.Parameter, nn.Module)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # isinstance() wakes up deprecated attributes of torch's
         objects = gc.get_objects()
-        return {kind.__name__: sum(1 for o in objects if issubclass(type(o), kind)) for kind in kinds}
+        found = {kind.__name__: sum(1 for o in objects if issubclass(type(o), kind)) for kind in kinds}
+        return {**found, "Tensor": sum(1 for o in objects if type(o) is torch.Tensor)}  # inputs, outputs and gradients
 
 
 def function_cycle():
@@ -164,15 +166,35 @@ def test_an_info_that_is_kept_keeps_no_callable():
     assert info.regions[0].traces
 
 
-def test_what_a_compiler_remembers_has_a_bound(monkeypatch):
-    """With a reset before each, a callable could be compiled without end: the oldest graphs are let go."""
-    monkeypatch.setattr(compiler, "MOST_GRAPHS", 3)
+def test_what_a_compiler_remembers_has_a_bound():
+    """With a reset before each, a function could be compiled without end: the oldest of its graphs are let go."""
     compiled = thunderfx(lambda x: x.sin() * 2)
-    for size in range(1, 6):
-        torch._dynamo.reset()
-        compiled(torch.ones(size))
+    with torch._dynamo.config.patch(accumulated_recompile_limit=3):
+        for size in range(1, 6):
+            torch._dynamo.reset()
+            compiled(torch.ones(size))
     infos = get_subgraph_info(compiled)
     assert [info.regions[0].example_inputs[0].shape for info in infos] == [(3,), (4,), (5,)]
+
+
+def test_graphs_that_may_be_called_again_are_all_remembered():
+    """The bound is for each function: graph breaks, and functions that share a backend, have graphs of their own."""
+
+    def broken(x):
+        x = x.sin()
+        torch._dynamo.graph_break()
+        x = x.sin()
+        torch._dynamo.graph_break()
+        return x.sin()
+
+    def other(x):
+        return x + 1
+
+    backend = ThunderCompiler()
+    with torch._dynamo.config.patch(accumulated_recompile_limit=2):
+        for fn in (broken, other):
+            torch.compile(fn, backend=backend)(torch.ones(2))
+    assert len(backend.subgraph_infos) == 3 + 1
 
 
 def test_for_how_many_sizes_a_region_is_kept_compiled_has_a_bound(monkeypatch):
@@ -255,7 +277,7 @@ def test_in_place_compiled_modules_keep_their_compiler_until_forgotten():
     for _ in range(10):
         cycle()
     after = alive()
-    assert after["SubgraphInfo"] == before["SubgraphInfo"]
+    assert {**after, "ThunderCompiler": 0} == {**before, "ThunderCompiler": 0}
     assert all(backend.subgraph_infos == [] for backend in backends)
 
 

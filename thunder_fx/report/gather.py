@@ -115,7 +115,7 @@ def _limit(fn: Any, compiler: ThunderCompiler) -> Limit | None:
     if key is None or hook is None:
         return None
     context, own = _torch.context_of(key), compiler.torch_compile_options.get("recompile_limit")
-    codes = [code for reference in list(hook.codes.values()) if (code := reference()) is not None]
+    codes = hook.codes()
     codes += [code] if (code := _code_of(fn)) is not None else []
     limits = [
         Limit(usage.own, usage.own_limit, usage.total, usage.total_limit)
