@@ -9,14 +9,12 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
-import gc
 import inspect
 import itertools
+import linecache
 import operator
 import os
 import re
-import sys
-import threading
 import types
 import warnings
 import weakref
@@ -25,7 +23,6 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import optree
 import torch
 
 from thunder_fx import _placeholders, _torch
@@ -48,13 +45,10 @@ try:
     from thunder.core.jit_ext import get_jit_ctx, recursively_proxy, register_general_jit_lookaside
     from thunder.core.langctxs import langctx, resolve_language
     from thunder.core.options import CACHE_OPTIONS, DebugOptions, resolve_cache_option, resolve_sharp_edges_option
-    from thunder.core.prims import PrimIDs
     from thunder.core.proxies import Proxy, TensorProxy, is_proxy_name_available, variableify
-    from thunder.core.trace import TraceCtx, TraceProvenance, from_trace, get_tracectx, tracectx
+    from thunder.core.trace import TraceCtx, get_tracectx, tracectx
     from thunder.core.transform_common import Transform
     from thunder.core.transforms import get_grad, put_grad, value_and_grad
-    from thunder.distributed.prims import PrimIDs as DistPrimIDs
-    from thunder.extend import FusionExecutor
     from thunder.torch import _torch_to_thunder_function_map as _SYMBOLS
     from thunder.torch.default_torch_ops import torch_auto_registered_ops
     from thunder.torch.langctx import torchctx
@@ -136,27 +130,45 @@ def jit(
 
 
 class _Newest(list[Any]):
-    """A list that lets the oldest of its entries go, and calls `when_full` when it does so first."""
+    """A list that lets the oldest of its entries go, and counts them; with an entry goes the source of its code."""
 
-    def __init__(self, most: int, when_full: Callable[[], None]) -> None:
+    def __init__(self, most: int) -> None:
         super().__init__()
-        self._most, self._when_full = most, when_full
+        self._most = most
+        self.gone = 0
 
     def append(self, entry: Any) -> None:
         super().append(entry)
+        _free_sources_with(entry)
         if len(self) > self._most:
+            self.gone += len(self) - self._most
             del self[: -self._most]
-            when_full, self._when_full = self._when_full, _nothing
-            when_full()
 
 
-def _nothing() -> None:
-    pass
+def _free_sources_with(entry: Any) -> None:
+    """thunder 0.2.6 leaves the source of each function that it generates in linecache, for tracebacks, for good."""
+    functions = [entry.prologue_fn, entry.computation_fn, entry.epilogue_fn, entry.backward_fn]
+    for function in filter(_is_function, functions):
+        inner = [cell.cell_contents for cell in function.__closure__ or ()]
+        for generated in filter(_is_function, [inspect.unwrap(function), *inner]):
+            name = generated.__code__.co_filename
+            if name.startswith("thunder."):
+                weakref.finalize(generated, linecache.cache.pop, name, None).atexit = False
 
 
-def keep_newest(jitted: Callable[..., Any], most: int, when_full: Callable[[], None]) -> None:
+def _is_function(value: object) -> bool:
+    return isinstance(value, types.FunctionType)
+
+
+def keep_newest(jitted: Callable[..., Any], most: int) -> None:
     """Of what thunder compiles of a region, one for each set of sizes, keep so many; thunder 0.2.6 keeps all."""
-    thunder.compile_stats(jitted).interpreter_cache = _Newest(most, when_full)
+    thunder.compile_stats(jitted).interpreter_cache = _Newest(most)
+
+
+def compilations_gone(jitted: Callable[..., Any]) -> int:
+    """How many of them are not kept any more."""
+    gone: int = thunder.compile_stats(jitted).interpreter_cache.gone
+    return gone
 
 
 def is_tracing_failure(error: BaseException) -> bool:
@@ -610,148 +622,6 @@ def fake_arguments(graph_module: torch.fx.GraphModule) -> list[Any] | None:
     """What Inductor is compiled for: the placeholders' fake values; None where Dynamo left one of them out."""
     arguments: list[Any] | None = thunder.dynamo.utils.make_fake_arguments(graph_module)
     return arguments
-
-
-# Speed
-
-
-@contextlib.contextmanager
-def quickened() -> Iterator[None]:
-    """Inside, thunder compiles the same and sooner: what it works out for each symbol anew, it works out once.
-
-    In thunder 0.2.6 these are the signatures of functions (Symbol.normalize), lists of types and trees that are built
-    for each look at a symbol's arguments (thunder.core.pytree), and passes over a trace that change nothing, or whose
-    result is thrown away. Traces are the same but for the numbers in their names, which a test holds against them.
-    Another thread that compiles meanwhile gets the same. Python's full garbage collections wait meanwhile: they look
-    at all that the process has, several times in a compilation, a fifth of its seconds, and find next to nothing.
-    """
-    global _quickening, _thresholds
-    with _quickening_lock:
-        _quickening += 1
-        if _quickening == 1:
-            for module, name, _, quick in _quick_names():
-                setattr(module, name, quick)
-            _thresholds = gc.get_threshold()
-            gc.set_threshold(*_thresholds[:2], _NO_FULL_COLLECTION)
-    try:
-        yield
-    finally:
-        with _quickening_lock:
-            _quickening -= 1
-            if _quickening == 0:
-                for module, name, usual, _ in _quick_names():
-                    setattr(module, name, usual)
-                _signatures.clear()
-                if gc.get_threshold()[2] == _NO_FULL_COLLECTION:  # else somebody has set it meanwhile
-                    gc.set_threshold(*gc.get_threshold()[:2], _thresholds[2])
-
-
-_quickening = 0
-_quickening_lock = threading.Lock()
-_thresholds = gc.get_threshold()
-_NO_FULL_COLLECTION = 2**31 - 1
-_signatures: dict[Any, inspect.Signature] = {}
-
-
-@functools.cache
-def _quick_names() -> tuple[tuple[Any, str, Any, Any], ...]:
-    """Each module of thunder that has one of the functions, under which name, and what stands in for it."""
-    pytree, symbol = thunder.core.pytree, thunder.core.symbol
-    quick = {pytree.tree_flatten: _flatten, pytree.tree_flatten_with_dataclass: _flatten_with_dataclass}
-    modules = [module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == "thunder"]
-    found = [
-        (module, name, value, quick[value])
-        for module in modules
-        if isinstance(module, types.ModuleType)
-        for name, value in vars(module).items()
-        if isinstance(value, types.FunctionType) and value in quick
-    ]
-    passes = thunder.executors.passes
-    return (
-        *found,
-        (symbol, "inspect", inspect, _QuickInspect),
-        (passes, "dce", _dce_usual, _dce),
-        (passes, "_transform_for_operator_executor_execution", _assign_executors_usual, _assign_executors),
-    )
-
-
-class _QuickInspect:
-    """What thunder.core.symbol takes of the module inspect."""
-
-    getmodule = staticmethod(inspect.getmodule)
-
-    @staticmethod
-    def signature(function: Any) -> inspect.Signature:
-        if not isinstance(function, types.FunctionType):  # another callable may have no hash
-            return inspect.signature(function)
-        found = _signatures.get(function)
-        if found is None:
-            found = _signatures[function] = inspect.signature(function)
-        return found
-
-
-_flatten_usual = thunder.core.pytree.tree_flatten
-_flatten_with_dataclass_usual = thunder.core.pytree.tree_flatten_with_dataclass
-# What thunder's tree_flatten lets pass by type, as far as it is met; all else is for it to judge.
-_TREES = frozenset({dict, list, tuple, str, int, bool, float, NoneType, slice, torch.Size, torch.dtype})
-_NAMESPACE = thunder.core.pytree.OPTREE_NAMESPACE
-
-
-def _flatten(args: Any, namespace: str = _NAMESPACE) -> Any:
-    if type(args) in _TREES or isinstance(args, Proxy):
-        return optree.tree_flatten(args, none_is_leaf=True, namespace=namespace)
-    return _flatten_usual(args, namespace)
-
-
-def _flatten_with_dataclass(tree: Any) -> Any:
-    """Without building the tree anew: what is no dataclass, or a known one, needs no registering."""
-    leaves, spec = _flatten(tree)
-    if any(hasattr(type(leaf), "__dataclass_fields__") for leaf in leaves):
-        return _flatten_with_dataclass_usual(tree)
-    return leaves, spec
-
-
-_dce_usual = thunder.executors.passes.dce
-_assign_executors_usual = thunder.executors.passes._transform_for_operator_executor_execution
-
-
-def _dce(trace: TraceCtx, *args: Any, **kwargs: Any) -> TraceCtx:
-    """transform_for_execution calls it twice in a row: what came of it has no dead code."""
-    if getattr(trace, "_thunder_fx_is_clean", False) and not args and not kwargs:
-        return trace
-    clean: TraceCtx = _dce_usual(trace, *args, **kwargs)
-    clean._thunder_fx_is_clean = True  # type: ignore[attr-defined]
-    return clean
-
-
-def _assign_executors(trace: TraceCtx, executors: Sequence[Any]) -> TraceCtx:
-    """A trace each of whose symbols has its executor would be built anew, symbol by symbol, and be the same.
-
-    And thunder.jit assigns executors twice: the first time to sort what waits for other processes, and where nothing
-    waits, it throws the trace away.
-    """
-    if sys._getframe(1).f_globals.get("__name__") == "thunder" and not _communicates(trace.bound_symbols):
-        return trace
-    if not all(_is_settled(bound, executors) for bound in trace.bound_symbols):
-        result: TraceCtx = _assign_executors_usual(trace, executors)
-        return result
-    twin = from_trace(trace)
-    twin.bound_symbols = list(trace.bound_symbols)
-    twin.set_provenance(TraceProvenance("Transform for operator executor execution (took 0 milliseconds)"))
-    return twin
-
-
-def _communicates(bound_symbols: Iterable[Any]) -> bool:
-    return any(isinstance(b.sym.id, DistPrimIDs) or _communicates(b.subsymbols) for b in bound_symbols)
-
-
-def _is_settled(bound: Any, executors: Sequence[Any]) -> bool:
-    if bound.sym.python_impl is not None or bound.sym.id is PrimIDs.GET_GRAD:
-        return True
-    return bound.sym.executor is not None and not any(
-        executor.can_fuse(bound) if isinstance(executor, FusionExecutor) else executor.can_execute(bound)
-        for executor in executors
-    )
 
 
 # What thunder remembers of a region

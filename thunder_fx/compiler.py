@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from thunder_fx import _keeping, _thunder, _torch
+from thunder_fx import _keeping, _quick, _torch
 from thunder_fx import options as option_rules
 from thunder_fx._config import config
 from thunder_fx.errors import OptionError, ThunderFXWarning
@@ -484,7 +484,7 @@ def compile_graph(
     return inplace.OverlapGuard(run, higher_order.runs_in_eager(eager).forward, written, note)
 
 
-@_thunder.quickened()
+@_quick.quickened()
 def _split(
     graph_module: torch.fx.GraphModule, info: SubgraphInfo, options: regions.Options
 ) -> tuple[torch.fx.GraphModule, list[partition.Part]]:

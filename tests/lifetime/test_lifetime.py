@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import gc
+import linecache
 import os
 import pathlib
 import subprocess
@@ -195,6 +196,21 @@ def test_graphs_that_may_be_called_again_are_all_remembered():
         for fn in (broken, other):
             torch.compile(fn, backend=backend)(torch.ones(2))
     assert len(backend.subgraph_infos) == 3 + 1
+
+
+def test_the_source_of_generated_code_goes_with_it():
+    """thunder keeps it for tracebacks, which have it for as long as the code is there."""
+
+    def sources():
+        gc.collect()
+        return [name for name in linecache.cache if name.startswith("thunder.")]
+
+    before = sources()
+    compiled = thunderfx(Block(4))
+    compiled(torch.ones(2, 4)).sum().backward()
+    assert len(sources()) == len(before) + 4  # prologue, computation, epilogue, backward
+    del compiled
+    assert sources() == before
 
 
 def test_for_how_many_sizes_a_region_is_kept_compiled_has_a_bound(monkeypatch):

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from thunder_fx import _thunder, _torch
+from thunder_fx import _quick, _thunder, _torch
 from thunder_fx._config import config
 from thunder_fx.errors import ThunderFXWarning
 from thunder_fx.graph import capture, higher_order, inductor, modes, structure, tracing, writes
@@ -187,7 +187,7 @@ class _ThunderRun(torch.nn.Module):
             static_inputs=self._is_guarded,
             is_differentiable_outputs=self._is_differentiable,
         )
-        _thunder.keep_newest(jitted, MOST_SIZES, _sizes_watcher(self._region, self._info))
+        _thunder.keep_newest(jitted, MOST_SIZES)
         return jitted, constants
 
     # What `_run` is, one after another. Two threads may be in the same one: the first to fail goes on to the next.
@@ -229,10 +229,12 @@ class _ThunderRun(torch.nn.Module):
         is_grad_enabled = torch.is_grad_enabled()
         start, before = time.perf_counter(), self._compilations()
         # Where sizes are symbolic, most later calls compile nothing.
-        with _thunder.quickened() if before == 0 else contextlib.nullcontext():
+        with _quick.quickened() if before == 0 else contextlib.nullcontext():
             result = self._run_checked(*args)
         if self._compilations() > before:
             self._note_first_call(time.perf_counter() - start)
+            if _thunder.compilations_gone(self._by_thunder[0]) == 1:
+                self._warn_of_sizes()
         # Where sizes are symbolic thunder traces again for each: any later call may be the one that it cannot trace.
         if not self._is_symbolic:
             self._run = self._short_way(is_grad_enabled) or self._run_checked
@@ -251,6 +253,17 @@ class _ThunderRun(torch.nn.Module):
                 self._on_first_call(info, region)
         if config.verbose and info is not None and region is not None:
             logger.info("graph %d: %s, first call for these sizes %.2f s", info.graph_id, region.name, seconds)
+
+    def _warn_of_sizes(self) -> None:
+        info, region = self._info(), self._region()
+        if info is not None and region is not None:
+            warnings.warn(
+                f"thunder has compiled {region.name} of {info.source} for more than {MOST_SIZES} sets of sizes: the "
+                f"newest {MOST_SIZES} are kept, and one that comes back after that is compiled again. Pad the inputs "
+                "to fewer sizes",
+                ThunderFXWarning,
+                stacklevel=2,
+            )
 
     def _run_checked(self, *args: Any) -> Any:
         """thunder's own way, which checks its inputs."""
@@ -304,23 +317,6 @@ class _ThunderRun(torch.nn.Module):
         for graph, function in info.submodule_to_compiled_functions.items():
             if function.compiled_fn is old:
                 info.submodule_to_compiled_functions[graph] = new
-
-
-def _sizes_watcher(region_of: weakref.ref[Region], info_of: weakref.ref[SubgraphInfo]) -> Callable[[], None]:
-    """What to call when thunder has compiled a region for more sets of sizes than are kept."""
-
-    def warn() -> None:
-        region, info = region_of(), info_of()
-        if region is not None and info is not None:
-            warnings.warn(
-                f"thunder has compiled {region.name} of {info.source} for more than {MOST_SIZES} sets of sizes: the "
-                f"newest {MOST_SIZES} are kept, and one that comes back after that is compiled again. Pad the inputs "
-                "to fewer sizes",
-                ThunderFXWarning,
-                stacklevel=2,
-            )
-
-    return warn
 
 
 # thunder's prologue checks, by what they check, and the guard of Dynamo that has checked it when a call gets here.
