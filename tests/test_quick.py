@@ -130,6 +130,22 @@ def full_collections():
     return gc.get_stats()[2]["collections"] - before
 
 
+def test_what_somebody_else_has_put_into_thunder_stays(monkeypatch):
+    """A tracer's, or a test's: it is called, and is there afterwards."""
+    import thunder.executors.passes as passes
+
+    calls, usual = [], passes.dce
+
+    def counting(*args, **kwargs):
+        calls.append(args)
+        return usual(*args, **kwargs)
+
+    monkeypatch.setattr(passes, "dce", counting)
+    thunderfx(lambda x: x.sin() + 1)(torch.ones(3))
+    assert calls
+    assert passes.dce is counting
+
+
 @pytest.fixture
 def young():
     """Python puts a full collection off, too, where most of what there is is old."""
