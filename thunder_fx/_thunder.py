@@ -207,42 +207,53 @@ class Compiled:
     """What thunder made of a region: its code, and what its prologue and epilogue do around it.
 
     `checks` names what the prologue checks: "tensor", "number of inputs", a key of thunder's cache info, or, for
-    anything else, the check itself. `inputs` are the positions of the computation's inputs among the region's;
-    `outputs` says for each result which of the computation's outputs it is.
+    anything else, the check itself. `sizes` are the shapes and numbers that it checks inputs for, by their positions.
+    `inputs` are the positions of the computation's inputs among the region's, which are `inputs_given`; `outputs` says
+    for each result which of the computation's outputs it is, or a number itself.
     """
 
     computation: Callable[..., Any]
     backward: Callable[..., Any] | None
     checks: frozenset[str]
+    sizes: Mapping[int, Any]
     inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    inputs_given: int
+    outputs: tuple[int | Constant, ...]
     returns_tuple: bool
 
 
-def compiled_once(jitted: Callable[..., Any]) -> Compiled | None:
-    """What thunder compiled of a region for the one set of inputs it has seen.
+def times_compiled(jitted: Callable[..., Any]) -> int:
+    """For how many sets of inputs thunder has compiled a region, of those that are kept."""
+    return len(thunder.compile_stats(jitted).interpreter_cache)
 
-    None if that were several, or if its prologue or epilogue does more than to hand inputs and outputs through.
+
+def size_of(value: Any) -> Any:
+    """The shape of a tensor, and a number itself: what thunder compiles a region anew for."""
+    return value.shape if isinstance(value, torch.Tensor) else value
+
+
+def compiled_for(jitted: Callable[..., Any], inputs: Sequence[Any]) -> Compiled | None:
+    """What thunder compiled of a region last, if that was for inputs of these sizes.
+
+    None, too, if its prologue or epilogue does more than to hand inputs and outputs through.
     """
-    entries = thunder.compile_stats(jitted).interpreter_cache
-    if len(entries) != 1 or entries[0].return_none_instead_of_grads:
+    entries = list(thunder.compile_stats(jitted).interpreter_cache)
+    if not entries or entries[-1].return_none_instead_of_grads:
         return None
-    (entry,) = entries
+    entry = entries[-1]
     prologue = _read_prologue(entry.prologue_traces[-1])
     epilogue = _read_epilogue(entry.epilogue_traces[-1])
     if prologue is None or epilogue is None:
         return None
-    return Compiled(
-        entry.computation_fn,
-        entry.backward_fn,
-        *prologue,
-        *epilogue,
-    )
+    compiled = Compiled(entry.computation_fn, entry.backward_fn, *prologue, len(inputs), *epilogue)
+    # Another thread may have compiled it meanwhile for others.
+    return compiled if all(size_of(inputs[at]) == size for at, size in compiled.sizes.items()) else None
 
 
-def _read_prologue(trace: TraceCtx) -> tuple[frozenset[str], tuple[int, ...]] | None:
-    """What a prologue checks, and the positions of the inputs that it hands to the computation."""
+def _read_prologue(trace: TraceCtx) -> tuple[frozenset[str], dict[int, Any], tuple[int, ...]] | None:
+    """What a prologue checks, for which sizes, and the positions of the inputs that it hands to the computation."""
     checks: set[str] = set()
+    sizes: dict[int, Any] = {}
     position_of: dict[str, int] = {}
     subject_of: dict[str, str] = {}
     for bsym in trace.bound_symbols:
@@ -253,8 +264,12 @@ def _read_prologue(trace: TraceCtx) -> tuple[frozenset[str], tuple[int, ...]] | 
             subject_of[bsym.output.name] = bsym.args[1]
         elif name == "check_len":
             checks.add("number of inputs")
-        elif name == "check_tensor_shape_and_metadata":
+        elif name in ("check_tensor_shape_and_metadata", "check_tensor_metadata"):
             checks.add("tensor")
+            sizes[position_of[bsym.args[0].name]] = tuple(bsym.args[1])
+        elif name == "check_number_type_and_value" and getattr(bsym.args[0], "name", None) in position_of:
+            checks.add("number")
+            sizes[position_of[bsym.args[0].name]] = bsym.args[1]
         elif name.startswith("check_"):
             checks.add(subject_of.get(getattr(bsym.args[0], "name", ""), name))
         elif name == "python_return":
@@ -262,23 +277,35 @@ def _read_prologue(trace: TraceCtx) -> tuple[frozenset[str], tuple[int, ...]] | 
             names = [proxy.name for proxy in to_computation]
             if to_epilogue or not position_of.keys() >= set(names):
                 return None
-            return frozenset(checks), tuple(position_of[name] for name in names)
+            return frozenset(checks), sizes, tuple(position_of[name] for name in names)
         elif name not in ("unpack_trivial", "unpack_cache_info"):
             return None
     return None
 
 
-def _read_epilogue(trace: TraceCtx) -> tuple[tuple[int, ...], bool] | None:
-    """Which of the computation's outputs an epilogue returns, and whether in a tuple."""
+class Constant(NamedTuple):
+    """A number that a region returns, as sizes are."""
+
+    value: int | float
+
+
+def _read_epilogue(trace: TraceCtx) -> tuple[tuple[int | Constant, ...], bool] | None:
+    """Which of the computation's outputs an epilogue returns, and which numbers, and whether in a tuple."""
     *unpacking, end = trace.bound_symbols
     if any(bsym.sym.name != "unpack_trivial" for bsym in unpacking):
         return None
     names = [proxy.name for proxy in trace.args]
     (returned,) = end.args
     results = returned if isinstance(returned, (tuple, list)) else (returned,)
-    if not all(isinstance(result, Proxy) and result.name in names for result in results):
-        return None
-    return tuple(names.index(result.name) for result in results), returned is results
+    outputs: list[int | Constant] = []
+    for result in results:
+        if isinstance(result, Proxy) and result.name in names:
+            outputs.append(names.index(result.name))
+        elif isinstance(result, (int, float)):
+            outputs.append(Constant(result))
+        else:
+            return None
+    return tuple(outputs), returned is results
 
 
 def direct_call(
@@ -290,7 +317,7 @@ def direct_call(
 ) -> Callable[..., Any] | None:
     """A function of a region's inputs that runs its computation without prologue and epilogue."""
     computation, positions = compiled.computation, compiled.inputs
-    is_plain = not constants and positions == tuple(range(len(positions)))
+    is_plain = not constants and positions == tuple(range(compiled.inputs_given))
     select = _selection(compiled.outputs, compiled.returns_tuple)
 
     def inputs(args: tuple[Any, ...]) -> Any:
@@ -309,9 +336,12 @@ def direct_call(
     return lambda *args: select(connect(*computation(*inputs(args))))
 
 
-def _selection(outputs: tuple[int, ...], returns_tuple: bool) -> Callable[[Any], Any]:
+def _selection(outputs: tuple[int | Constant, ...], returns_tuple: bool) -> Callable[[Any], Any]:
     if not returns_tuple:
-        return operator.itemgetter(outputs[0])
+        (output,) = outputs
+        return (lambda results: output.value) if isinstance(output, Constant) else operator.itemgetter(output)
+    if any(isinstance(output, Constant) for output in outputs):
+        return lambda results: tuple([o.value if isinstance(o, Constant) else results[o] for o in outputs])
     return lambda results: tuple([results[index] for index in outputs])
 
 

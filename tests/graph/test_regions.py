@@ -1,5 +1,7 @@
 """A region's callable: what it records when it fails, and who takes over."""
 
+import concurrent.futures
+
 import pytest
 import torch
 
@@ -189,12 +191,70 @@ def test_a_region_that_writes_into_its_inputs_keeps_thunders_own_way(fn):
     assert not takes_short_way(compiled)
 
 
-def test_symbolic_shapes_keep_thunders_own_way():
-    """thunder compiles for each size that it meets, and must look which one it is."""
+def ways(compiled):
+    """For which sizes a region that has symbolic ones goes straight to what thunder compiled."""
+    (info,) = get_subgraph_info(compiled)
+    (region,) = info.split_graph_module.children()
+    return list(region.run._ways)
+
+
+def test_symbolic_sizes_have_a_short_way_each():
+    """thunder compiles for each set of sizes that it meets, and they tell which is which: shapes, and numbers."""
+
+    def fn(x, y, n):
+        return x.sin() * n + y.reshape(-1)[: x.shape[-1]], x.shape[0] * n
+
+    compiled = thunderfx(fn, dynamic=True)
+    calls = [(3, 4, 5), (4, 3, 5), (3, 4, 6), (5, 6, 7), (3, 4, 5), (4, 3, 5)]
+    for rows, columns, n in calls:
+        x = torch.rand(rows, columns, requires_grad=True)
+        twin = x.detach().clone().requires_grad_()
+        y = torch.rand(columns, rows).t()
+        found, wanted = compiled(x, y, n), fn(twin, y, n)
+        torch.testing.assert_close(found, wanted)
+        found[0].sum().backward()
+        wanted[0].sum().backward()
+        torch.testing.assert_close(x.grad, twin.grad)
+    (info,) = get_subgraph_info(compiled)
+    assert info.regions[0].compilations == len(ways(compiled)) == 4
+
+
+def test_a_float_is_left_to_thunders_own_way():
+    """nan is no key that finds itself."""
+    compiled = thunderfx(lambda x, f: x * f, dynamic=True)
+    for f in (1.5, 2.5, float("nan"), 1.5):
+        torch.testing.assert_close(compiled(torch.ones(3), f), torch.ones(3) * f, equal_nan=True)
+
+
+def test_threads_that_compile_for_sizes_of_their_own_at_once():
+    """None takes another's for its own."""
+    compiled = thunderfx(lambda x: x.sin() * x.shape[0], dynamic=True)
+    compiled(torch.ones(2))
+    sizes = list(range(3, 19)) * 3
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda n: compiled(torch.ones(n)), sizes))
+    for n, result in zip(sizes, results, strict=True):
+        torch.testing.assert_close(result, torch.ones(n).sin() * n)
+    for n in sizes:
+        torch.testing.assert_close(compiled(torch.ones(n)), torch.ones(n).sin() * n)
+
+
+def test_a_size_that_cannot_be_traced_gives_the_region_away(monkeypatch):
+    """Eager runs it from then on, for all sizes."""
+
+    def fails(self, *args):
+        raise RuntimeError("cannot be traced")
+
     compiled = thunderfx(sine, dynamic=True)
-    for n in (3, 4, 3, 5):
+    compiled(torch.ones(3))
+    with monkeypatch.context() as patch:
+        patch.setattr(regions._ThunderRun, "_first_call", fails)
+        patch.setattr(regions._thunder, "is_tracing_failure", lambda error: True)
+        torch.testing.assert_close(compiled(torch.ones(4)), sine(torch.ones(4)))
+    for n in (3, 5):
         torch.testing.assert_close(compiled(torch.ones(n)), sine(torch.ones(n)))
-    assert not takes_short_way(compiled)
+    (info,) = get_subgraph_info(compiled)
+    assert info.regions[0].compiler is CompilerType.EAGER
 
 
 def test_a_check_that_no_guard_covers_keeps_thunders_own_way(monkeypatch):

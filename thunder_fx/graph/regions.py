@@ -5,8 +5,9 @@ What Inductor compiles is inductor.py's.
 
 The short way (decision 9 of the design). thunder's callable looks its cache up on every call, by running a prologue
 that checks what it compiled for. Dynamo's guards have checked the same just before, so that a region of static shapes
-goes straight to thunder's computation. GUARDED_BY_DYNAMO says which guard stands for which check; a prologue with any
-other check keeps thunder's own way, and so does a computation that writes into its inputs, for which aliasing matters.
+goes straight to thunder's computation, and one of symbolic sizes finds it by the sizes at hand. GUARDED_BY_DYNAMO says
+which guard stands for which check; a prologue with any other check keeps thunder's own way, and so does a computation
+that writes into its inputs, for which aliasing matters.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class _ThunderRun(torch.nn.Module):
         placeholders = graph_module.graph.find_nodes(op="placeholder")
         self._is_symbolic = any(map(structure.is_symbolic, placeholders))
         # Outside of Dynamo nobody has checked anything before a call.
-        self._is_guarded = _torch.inside_dynamo() and not self._is_symbolic
+        self._is_guarded = _torch.inside_dynamo()
         self._is_differentiable = differentiable_outputs(graph_module)
         self._writes = any(writes.all_written_storages(node) for node in structure.calls(graph_module))
         self._grad_mode_after = modes.grad_mode_after(graph_module)
@@ -169,6 +170,9 @@ class _ThunderRun(torch.nn.Module):
         region._compiled = self.jitted
         region.interpreted = not straight
         self._run: Callable[..., Any] = self._run_straight if straight else self._run_interpreted
+        # Where sizes are symbolic, the short way for each set of them, and what runs those that have none.
+        self._ways: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._run_others = self._run
 
     def forward(self, *args: Any) -> Any:
         return self._run(*args)
@@ -184,7 +188,7 @@ class _ThunderRun(torch.nn.Module):
         jitted = _thunder.jit(
             module,
             options.thunder,
-            static_inputs=self._is_guarded,
+            static_inputs=self._is_guarded and not self._is_symbolic,
             is_differentiable_outputs=self._is_differentiable,
         )
         _thunder.keep_newest(jitted, MOST_SIZES)
@@ -228,18 +232,39 @@ class _ThunderRun(torch.nn.Module):
     def _first_call(self, *args: Any) -> Any:
         is_grad_enabled = torch.is_grad_enabled()
         start, before = time.perf_counter(), self._compilations()
-        # Where sizes are symbolic, most later calls compile nothing.
-        with _quick.quickened() if before == 0 else contextlib.nullcontext():
+        # Where sizes are symbolic and there is no short way, most later calls compile nothing.
+        with _quick.quickened() if before == 0 or self._ways else contextlib.nullcontext():
             result = self._run_checked(*args)
         if self._compilations() > before:
             self._note_first_call(time.perf_counter() - start)
             if _thunder.compilations_gone(self._by_thunder[0]) == 1:
                 self._warn_of_sizes()
         # Where sizes are symbolic thunder traces again for each: any later call may be the one that it cannot trace.
-        if not self._is_symbolic:
-            self._run = self._short_way(is_grad_enabled) or self._run_checked
+        if self._is_symbolic:
+            self._add_way(args, is_grad_enabled)
+        else:
+            only = _thunder.times_compiled(self._by_thunder[0]) == 1
+            self._run = (self._short_way(args, is_grad_enabled) if only else None) or self._run_checked
             self._untraced = None
         return result
+
+    def _add_way(self, args: tuple[Any, ...], is_grad_enabled: bool) -> None:
+        way = self._short_way(args, is_grad_enabled)
+        if way is None or not all(type(arg) is int or isinstance(arg, torch.Tensor) for arg in args):
+            return
+        with _handing_over:
+            if self._untraced is None:  # another thread has given the region away meanwhile
+                return
+            while len(self._ways) >= MOST_SIZES:
+                del self._ways[next(iter(self._ways))]
+            self._ways[_sizes(args)] = way
+            if self._run != self._run_by_sizes:
+                self._run_others, self._run = self._run, self._run_by_sizes
+
+    def _run_by_sizes(self, *args: Any) -> Any:
+        """Dynamo's guards have checked all but the sizes, and so these find what was compiled for them."""
+        way = self._ways.get(_sizes(args))
+        return self._run_others(*args) if way is None else way(*args)
 
     def _compilations(self) -> int:
         return _thunder.compilations(self._by_thunder[0])
@@ -276,13 +301,15 @@ class _ThunderRun(torch.nn.Module):
             torch.set_grad_enabled(self._grad_mode_after)
         return result
 
-    def _short_way(self, is_grad_enabled: bool) -> Callable[..., Any] | None:
+    def _short_way(self, args: tuple[Any, ...], is_grad_enabled: bool) -> Callable[..., Any] | None:
         """Straight to thunder's computation, where Dynamo's guards have checked all that its prologue would."""
         jitted, constants = self._by_thunder
-        compiled = _thunder.compiled_once(jitted)
+        compiled = _thunder.compiled_for(jitted, [*args, *constants])
         if not self._is_guarded or self._writes or self._grad_mode_after is not None:
             return None
         if compiled is None or not compiled.checks <= GUARDED_BY_DYNAMO.keys():
+            return None
+        if compiled.sizes and not self._is_symbolic:
             return None
         if compiled.backward is not None:
             _thunder.watch_backward(compiled.backward, self._backward_failed)
@@ -322,6 +349,7 @@ class _ThunderRun(torch.nn.Module):
 # thunder's prologue checks, by what they check, and the guard of Dynamo that has checked it when a call gets here.
 GUARDED_BY_DYNAMO: Mapping[str, str] = {
     "number of inputs": "Dynamo's code calls a graph with the inputs that it was captured with",
+    "number": "none: _run_by_sizes looks it up",
     "tensor": "TENSOR_MATCH: dtype, device, layout, shape, strides, requires_grad, class, dispatch keys",
     "default_dtype": "GLOBAL_STATE",
     "default_device": "DEFAULT_DEVICE",
@@ -417,9 +445,13 @@ def _laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 
 def differentiable_outputs(graph_module: GraphModule) -> list[bool]:
-    """For each value that a graph returns, whether autograd connects it to the inputs."""
+    """For each value that a graph returns, whether autograd connects it to the inputs.
+
+    But for numbers: to thunder 0.2.6 they are constants of the sizes that it compiles for, which it does not compute.
+    """
     values = [node.meta.get("example_value") for node in structure.outputs(graph_module)]
-    return [getattr(value, "grad_fn", None) is not None for value in values]
+    numbers = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+    return [getattr(value, "grad_fn", None) is not None for value in values if not isinstance(value, numbers)]
 
 
 def _prepare_backward(nodes: Iterable[Any], failed: Callable[[Exception], None]) -> None:
@@ -433,6 +465,10 @@ def _prepare_backward(nodes: Iterable[Any], failed: Callable[[Exception], None])
             node.register_hook(_torch.raise_if_differentiable)
             node.compiled_backward = _torch.telling(node.compiled_backward, failed)
             return  # one node for all outputs of a region
+
+
+def _sizes(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([arg.shape if isinstance(arg, torch.Tensor) else arg for arg in args])
 
 
 def _nodes_of(values: Iterable[Any]) -> set[Any]:
