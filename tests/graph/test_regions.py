@@ -234,9 +234,9 @@ def test_threads_that_compile_for_sizes_of_their_own_at_once():
     (region,) = info.split_graph_module.children()
     sizes = list(range(3, 19)) * 3
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(lambda n: region(torch.ones(n)), sizes))
+        results = list(pool.map(lambda n: region(torch.ones(n), n), sizes))
     assert len(ways(compiled)) > 8
-    for n, result in zip(sizes * 2, results + [region(torch.ones(n)) for n in sizes], strict=True):
+    for n, result in zip(sizes * 2, results + [region(torch.ones(n), n) for n in sizes], strict=True):
         torch.testing.assert_close(result, torch.ones(n).sin() * 2)
 
 
