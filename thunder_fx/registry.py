@@ -109,8 +109,9 @@ def resolve(fn: Callable[..., Any]) -> ThunderCompiler:
 
 def known(fn: Any) -> ThunderCompiler | None:
     """The same of any object; None if there is none."""
-    if type(fn) is types.FunctionType or issubclass(type(fn), _torch.OptimizedModule):
-        compiler = _table.get(fn)
+    key = _torch.compiled_in_place(fn) if _is_plain_module(fn) else fn
+    if type(key) is types.FunctionType or issubclass(type(key), _torch.OptimizedModule):
+        compiler = _table.get(key)
         if compiler is not None:
             return compiler
     with _lock:
