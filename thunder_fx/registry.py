@@ -11,14 +11,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-import types
 import weakref
 from collections.abc import Callable, Iterator
+from types import FunctionType, MethodType
 from typing import Any
 
-import torch
+from torch.nn import Module
 
 from thunder_fx import _thunder, _torch
+from thunder_fx._torch import OptimizedModule, compiled_in_place
 from thunder_fx.compiler import Hook, ThunderCompiler
 from thunder_fx.errors import NotCompiledError, RegistrationError
 from thunder_fx.interop import seen_as_ours
@@ -109,8 +110,11 @@ def resolve(fn: Callable[..., Any]) -> ThunderCompiler:
 
 def known(fn: Any) -> ThunderCompiler | None:
     """The same of any object; None if there is none."""
-    key = _torch.compiled_in_place(fn) if _is_plain_module(fn) else fn
-    if type(key) is types.FunctionType or issubclass(type(key), _torch.OptimizedModule):
+    # The short way, which costs no more than a few of Python's own look-ups: what can be a key is asked for at once.
+    kind, key = type(fn), fn
+    if kind is not FunctionType and not issubclass(kind, OptimizedModule):
+        key = compiled_in_place(fn) if issubclass(kind, Module) else None
+    if key is not None:
         compiler = _table.get(key)
         if compiler is not None:
             return compiler
@@ -164,10 +168,10 @@ def candidates(fn: Any) -> Iterator[Any]:
 def _key(fn: Any) -> Any | None:
     """What stands for a callable in the table; None for what cannot stand there."""
     if _is_plain_module(fn):
-        compiled = _torch.compiled_in_place(fn)
+        compiled = compiled_in_place(fn)
         if compiled is not None:
             return compiled
-    if issubclass(type(fn), (types.MethodType, type)):
+    if issubclass(type(fn), (MethodType, type)):
         return None  # a method is made anew at each access, and its function stands for it; a class is never compiled
     kind: Any = type(fn)
     by_identity = kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__
@@ -178,15 +182,15 @@ def _inner(fn: Any) -> Any | None:
     """The next callable that a compiled one may hide in."""
     # Asked of type(): an object of the user's may lie about its __class__, or raise.
     kind = type(fn)
-    if issubclass(kind, (types.MethodType, staticmethod, classmethod)):
+    if issubclass(kind, (MethodType, staticmethod, classmethod)):
         return fn.__func__
     if issubclass(kind, functools.partial):
         return fn.func
-    return vars(fn).get("__wrapped__") if kind is types.FunctionType else None
+    return vars(fn).get("__wrapped__") if kind is FunctionType else None
 
 
 def _is_plain_module(fn: Any) -> bool:
-    return issubclass(type(fn), torch.nn.Module) and not issubclass(type(fn), _torch.OptimizedModule)
+    return issubclass(type(fn), Module) and not issubclass(type(fn), OptimizedModule)
 
 
 def has_compiler_as_backend(fn: Any) -> bool:
@@ -209,7 +213,7 @@ def _why_unknown(fn: Any) -> str:
         )
     if any(key in _forgotten for key in candidates(fn)):
         return f"{what} was forgotten by forget(); compile it again with thunderfx(fn)"
-    if issubclass(type(fn), torch.nn.Module):
+    if issubclass(type(fn), Module):
         children = [name for name, child in _torch.named_descendants(fn) if _is_known(child)]
         if children:
             names = ", ".join(children[:10]) + (", ..." if len(children) > 10 else "")
@@ -223,5 +227,5 @@ def _why_unknown(fn: Any) -> str:
     )
 
 
-def _is_known(module: torch.nn.Module) -> bool:
+def _is_known(module: Module) -> bool:
     return any(_find(key) is not None for key in candidates(module))
