@@ -1,7 +1,7 @@
 """The import hook that lets `import thunder` succeed on a torch that has lost names thunder was written against.
 
-Standard library only at import: `import thunder_fx` comes here. Importing thunder itself, and using what it has, is
-_thunder.py's. lightning-thunder 0.2.6 reads, while its modules execute,
+Standard library only at import, and little of it: `import thunder_fx` comes here. Importing thunder itself, and using
+what it has, is _thunder.py's. lightning-thunder 0.2.6 reads, while its modules execute,
 
     torch.Tensor.align_as, align_to, has_names, refine_names, rename    gone from torch 2.13 (named tensors)
     torch.autograd.Function.apply.__func__                              gone from torch 2.14 (apply is a builtin)
@@ -12,11 +12,14 @@ and nothing of them afterwards. A thunder release that no longer reads them make
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
-import importlib.machinery
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
 
 NAMED_TENSOR_METHODS = ("align_as", "align_to", "has_names", "refine_names", "rename")
 
@@ -56,13 +59,16 @@ def _placeholder(name: str):  # type: ignore[no-untyped-def]
     return placeholder
 
 
-class _Loader(importlib.abc.Loader):
+# Neither is a subclass of importlib.abc's: to import that takes longer than all of this package.
+
+
+class _Loader:
     """Executes a module as its own loader would, with the placeholders around it."""
 
-    def __init__(self, loader: importlib.abc.Loader) -> None:
+    def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -75,12 +81,12 @@ class _Loader(importlib.abc.Loader):
         uninstall()
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     """Answers for the name `thunder` alone, until thunder has been imported once."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> ModuleSpec | None:
         if fullname != "thunder":
             return None
         for finder in sys.meta_path:
@@ -89,7 +95,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader)
+                    spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
                 return spec
         return None
 
