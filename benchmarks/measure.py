@@ -1,20 +1,23 @@
 """One measurement, in the process that this is: `python benchmarks/measure.py WHAT [ARGUMENT ...]` prints JSON.
 
-run.py calls it, in turns for the contestants, each time anew, so that no cache of one call helps the next.
+suite.py calls it, in turns for the contestants, each time anew, so that no cache of one call helps the next. What is
+timed is checked: it was compiled, and its numbers are eager's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import json
 import pathlib
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
@@ -22,93 +25,133 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 import contestants
 import models
 
-ROUNDS, CALLS, WARM_UP = 15, 500, 500
-
 
 def first_call(contestant: str, layers: str) -> dict[str, Any]:
-    """Seconds from the first call to the last gradient, and thunder_fx's phases; one tiny call went before."""
+    """Seconds from the first call to the last gradient, and thunder_fx's phases; one tiny call went before.
+
+    Then what is asked of it: seconds of save_reproducer(), thunder_fx's or thunder.dynamo's, and of explain().
+    """
     import torch
 
     model, inputs = models.llama(int(layers))
-    model(**inputs).loss.backward()
-    model.zero_grad()
+    expected = _trained(model, model, inputs)
     compile_by = contestants.compiler(contestant)
-    compile_by(lambda x: x + 1)(torch.ones(2))
+    compile_by(lambda x: x + 1)(torch.ones(2, requires_grad=True)).sum().backward()
+    before = contestants.graphs_so_far()
     compiled = compile_by(model)
     start = time.perf_counter()
-    compiled(**inputs).loss.backward()
-    seconds = time.perf_counter() - start
-    found: dict[str, Any] = {"seconds": seconds}
+    loss = compiled(**inputs).loss
+    loss.backward()
+    found: dict[str, Any] = {"seconds": time.perf_counter() - start}
+    _must_agree(contestant, [loss, *_gradients(model)], expected)
+    contestants.parts(contestant, compiled, before)
     if contestant == "thunder_fx":
         import thunder_fx
 
         found["phases"] = thunder_fx.explain(compiled).seconds
+        found["explain"] = _seconds(lambda _: thunder_fx.explain(compiled).to_dict(traces=False), 5)
+        found["save"] = _seconds(functools.partial(thunder_fx.save_reproducer, compiled), 3)
+    if contestant == "thunder.dynamo":
+        found["save"] = _seconds(compiled._backend.save_reproducer_to_folder, 3)
     return found
 
 
-def steady_state(kind: str, grad: str) -> dict[str, float]:
-    """Microseconds of a call once it is compiled: each contestant in turns, the best of several rounds, one thread."""
+def _seconds(ask: Callable[[str], Any], times: int) -> float:
+    """The median of so many, each with a new folder to save to."""
+    seconds = []
+    for _ in range(times):
+        with tempfile.TemporaryDirectory() as folder:
+            start = time.perf_counter()
+            ask(folder)
+            seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def steady_state(kind: str, grad: str, sizes: str) -> dict[str, list[float]]:
+    """Microseconds of a call once it is compiled, one figure for each of 15 rounds, on one thread."""
     import torch
+
+    count = 500 if kind == "tiny function" else 100
 
     torch.set_num_threads(1)
     calls = {}
-    for name in contestants.NAMES:
-        fn, x = models.steady(kind)
-        x.requires_grad_(grad == "grad")
-        if not isinstance(fn, torch.nn.Module):
-            fn = _own(fn, name)
-        context = contextlib.nullcontext() if grad == "grad" else torch.no_grad()
-        compiled = contestants.compiler(name)(fn)
-        with context:
-            for _ in range(WARM_UP):
-                compiled(x)
-        calls[name] = (compiled, x)
-    best = dict.fromkeys(calls, float("inf"))
     with contextlib.nullcontext() if grad == "grad" else torch.no_grad():
-        for _ in range(ROUNDS):
-            for name, (compiled, x) in calls.items():
-                start = time.perf_counter()
-                for _ in range(CALLS):
-                    compiled(x)
-                best[name] = min(best[name], (time.perf_counter() - start) / CALLS * 1e6)
-    return best
+        for name in contestants.NAMES:
+            fn, x = models.steady(kind)
+            x.requires_grad_(grad == "grad")
+            fn, before, expected = _own(fn, name), contestants.graphs_so_far(), fn(x)
+            compiled = contestants.compiler(name)(fn, dynamic=True if sizes == "dynamic" else None)
+            _must_agree(name, [compiled(x)], [expected])
+            contestants.parts(name, compiled, before)
+            calls[name] = functools.partial(compiled, x)
+        return _in_rounds(calls, rounds=15, count=count, warm_up=count)
 
 
-def _own(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _in_rounds(calls: Mapping[str, Callable[[], Any]], rounds: int, count: int, warm_up: int) -> dict[str, list[float]]:
+    """Microseconds of a call of each, in turns: so many calls of one, then of the next."""
+    for call in calls.values():
+        for _ in range(warm_up):
+            call()
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(count):
+                call()
+            found[name].append((time.perf_counter() - start) / count * 1e6)
+    return found
+
+
+def _own(fn: Any, name: str) -> Any:
     """The same with a code object of its own: several compiled ones would share Dynamo's cache, and its guards."""
-    import types
-
-    code = fn.__code__.replace(co_name=name.replace(".", "_").replace(" ", "_"))
-    return types.FunctionType(code, fn.__globals__, name)
+    if isinstance(fn, types.FunctionType):
+        code = fn.__code__.replace(co_name=name.replace(".", "_").replace(" ", "_"))
+        return types.FunctionType(code, fn.__globals__, name, fn.__defaults__, fn.__closure__)
+    fn.__class__ = type(type(fn).__name__, (type(fn),), {"forward": _own(type(fn).forward, name)})
+    return fn
 
 
 def step(contestant: str, model_name: str) -> dict[str, Any]:
-    """Milliseconds of a training step, the median of many, and how many graphs and regions there are."""
+    """Milliseconds of a training step, the median of 60, and how many graphs and regions there are; on one thread."""
     import torch
 
     torch.set_num_threads(1)
     model, inputs = models.zoo(model_name)
     model.train()
+    expected = _trained(model, model, inputs)
+    before = contestants.graphs_so_far()
     compiled = contestants.compiler(contestant)(model)
+    _must_agree(contestant, _trained(compiled, model, inputs), expected)
 
     def run() -> None:
         compiled(**inputs).loss.backward()
         model.zero_grad()
 
-    for _ in range(5):
-        run()
-    times = []
-    for _ in range(60):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    found: dict[str, Any] = {"ms": statistics.median(times) * 1e3}
-    if contestant in ("thunder_fx", "thunder.dynamo"):
-        import thunder_fx
+    rounds = _in_rounds({contestant: run}, rounds=60, count=1, warm_up=5)[contestant]
+    return {"ms": statistics.median(rounds) / 1e3, **contestants.parts(contestant, compiled, before)}
 
-        infos = thunder_fx.get_subgraph_info(compiled)
-        found["graphs"], found["regions"] = len(infos), sum(len(info.regions) for info in infos)
+
+def _trained(call: Callable[..., Any], model: Any, inputs: Mapping[str, Any]) -> list[Any]:
+    """The loss and the gradients of one call, which are taken off the model."""
+    loss = call(**inputs).loss
+    loss.backward()
+    found = [loss.detach(), *_gradients(model)]
+    model.zero_grad()
     return found
+
+
+def _gradients(model: Any) -> list[Any]:
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def _must_agree(contestant: str, got: Iterable[Any], expected: Iterable[Any]) -> None:
+    """That it is the same computation: how exactly it agrees is what the tests are for."""
+    import torch
+
+    for mine, eager in zip(got, expected, strict=True):
+        torch.testing.assert_close(
+            mine, eager, rtol=1e-2, atol=1e-4, msg=lambda text: f"{contestant} is not eager: {text}"
+        )
 
 
 def memory(contestant: str, way: str) -> dict[str, float]:
@@ -120,10 +163,16 @@ def memory(contestant: str, way: str) -> dict[str, float]:
     if way == "whole Modules":
         torch._dynamo.config.inline_inbuilt_nn_modules = False
     model, x = models.gigabyte()
-    compiled = contestants.compiler(contestant)(model)
+    compile_by = contestants.compiler(contestant)
+    before = contestants.graphs_so_far()
+    compiled = compile_by(model)
     with torch.no_grad():
-        compiled(x)
-    return {"MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+        got = compiled(x)
+        found = {"MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+        _must_agree(contestant, [got], [model(x)])
+    if way == "inline":  # whole Modules are called as they are, and thunder has no part in it
+        contestants.parts(contestant, compiled, before)
+    return found
 
 
 def kept(contestant: str, layers: str) -> dict[str, float]:
@@ -140,10 +189,12 @@ def kept(contestant: str, layers: str) -> dict[str, float]:
         model, inputs = models.llama(count)
         torch._dynamo.reset()
         tracemalloc.start()
+        before = contestants.graphs_so_far()
         compiled = compile_by(model)
         compiled(**inputs).loss.backward()
         model.zero_grad()
         whole = _traced()
+        contestants.parts(contestant, compiled, before)
         found = {}
         if contestant == "thunder_fx":
             import thunder_fx
@@ -165,70 +216,54 @@ def _traced() -> float:
     return tracemalloc.get_traced_memory()[0] / 1024
 
 
-def lookup(count: str) -> dict[str, float]:
-    """Microseconds of last_backend(fn), and of a WeakKeyDictionary alone, with so many live entries."""
+def lookup(kind: str, count: str) -> dict[str, list[float]]:
+    """Microseconds of last_backend(fn), and of a WeakKeyDictionary alone, with so many live entries; 30 rounds.
+
+    Each round asks for 1,000 of them, spread over all, or for the same ones again where there are fewer.
+    """
     import weakref
 
     import thunder_fx
 
     backend = thunder_fx.ThunderCompiler()
-    functions = [_numbered() for _ in range(int(count))]
-    bare: Any = weakref.WeakKeyDictionary()
-    for fn in functions:
-        thunder_fx.register(fn, backend)
-        bare[fn] = backend
-    wanted = functions[:: max(1, len(functions) // 1000)]
-    best = {"last_backend": float("inf"), "bare": float("inf")}
-    for _ in range(30):
-        for name, ask in (("last_backend", thunder_fx.last_backend), ("bare", bare.__getitem__)):
-            start = time.perf_counter()
-            for fn in wanted:
-                ask(fn)
-            best[name] = min(best[name], (time.perf_counter() - start) / len(wanted) * 1e6)
-    return best
+    compiled = [_registered(kind, backend) for _ in range(int(count))]
+    bare: Any = weakref.WeakKeyDictionary(dict.fromkeys(compiled, backend))
+    wanted = (compiled[:: max(1, len(compiled) // 1000)] * 1000)[:1000]
+
+    def ask(look_up: Callable[[Any], Any]) -> None:
+        for fn in wanted:
+            look_up(fn)
+
+    calls = {"thunder_fx": functools.partial(ask, thunder_fx.last_backend), "bare": functools.partial(ask, bare.get)}
+    found = _in_rounds(calls, rounds=30, count=1, warm_up=1)
+    return {name: [us / len(wanted) for us in rounds] for name, rounds in found.items()}
 
 
-def _numbered() -> Callable[[Any], Any]:
-    return lambda x: x
+def _registered(kind: str, backend: Any) -> Any:
+    """A compiled callable of whom the table knows."""
+    import torch
 
-
-def views(layers: str) -> dict[str, float]:
-    """Seconds of save_reproducer(), of the peer's, and of explain(), of one model that both have compiled."""
     import thunder_fx
 
-    found = {}
-    for name in ("thunder_fx", "thunder.dynamo"):
-        model, inputs = models.llama(int(layers))
-        compiled = contestants.compiler(name)(model)
-        start = time.perf_counter()
-        compiled(**inputs).loss.backward()
-        found[f"{name} first call"] = time.perf_counter() - start
-        times = []
-        for _ in range(3):
-            folder = tempfile.mkdtemp()
-            start = time.perf_counter()
-            if name == "thunder_fx":
-                thunder_fx.save_reproducer(compiled, folder)
-            else:
-                compiled._backend.save_reproducer_to_folder(folder)
-            times.append(time.perf_counter() - start)
-        found[f"{name} save"] = statistics.median(times)
-        if name == "thunder_fx":
-            start = time.perf_counter()
-            thunder_fx.explain(compiled).to_dict(traces=False)
-            found["explain"] = time.perf_counter() - start
-    return found
+    if kind == "function":
+        compiled: Any = types.FunctionType(models.tiny.__code__, {})
+        thunder_fx.register(compiled, backend)
+        return compiled
+    compiled = torch.nn.Identity()
+    if kind == "Module compiled in place":
+        compiled.compile(backend=backend)
+    else:
+        compiled = torch.compile(compiled, backend=backend)
+    assert thunder_fx.last_backend(compiled) is backend
+    return compiled
 
 
 def imports(module: str) -> dict[str, float]:
-    """Seconds to import a module in a process that has imported nothing."""
-    import importlib
-
-    start = time.perf_counter()
-    importlib.import_module(module)
-    return {"seconds": time.perf_counter() - start}
+    """Seconds to import a module in a process that has imported nothing but time."""
+    program = f"import time; start = time.perf_counter(); import {module}; print(time.perf_counter() - start)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return {"seconds": float(done.stdout)}
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
     print("RESULT " + json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 
-def llama(layers: int, *, wide: bool = False) -> tuple[Any, dict[str, Any]]:
+def llama(layers: int) -> tuple[Any, dict[str, Any]]:
     """A Llama for the CPU: hidden 256, 4 heads, 32 tokens."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM

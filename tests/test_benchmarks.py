@@ -1,0 +1,143 @@
+"""The benchmarks: what they say where a measurement fails, is wrong, or misses its target; none asserts a time."""
+
+import importlib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+ROOT = pathlib.Path(__file__).parent.parent
+FOLDER = ROOT / "benchmarks"
+
+
+@pytest.fixture
+def of_benchmarks(monkeypatch):
+    """Imports one of its modules, which are no package: they run as scripts, beside each other."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield importlib.import_module
+    for name in ("run", "suite", "measure", "contestants", "models"):
+        sys.modules.pop(name, None)
+
+
+def run(*arguments):
+    command = [sys.executable, str(FOLDER / "run.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_some_are_measured_and_leave_the_results_of_all_alone(tmp_path):
+    """A table of 80 columns at most; what was asked for twice is measured once, and written where --json says."""
+    before = {path.name: path.read_bytes() for path in FOLDER.glob("*.json")}
+    done = run("--quick", "--only", "imports", "--only", "imports", "--json", tmp_path / "some.json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("import thunder_fx, to import") == 1
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert {path.name: path.read_bytes() for path in FOLDER.glob("*.json")} == before
+    written = json.loads((tmp_path / "some.json").read_text())
+    (row,) = written["rows"]
+    assert 0 < row["value"] < 1
+    assert re.fullmatch(r"[\d.]+ to [\d.]+", row["spread"])
+    assert written["versions"]["torch"] == torch.__version__
+    assert written["dirty"] in (True, False, None)
+
+
+def test_a_file_that_cannot_be_written_is_refused_first(tmp_path):
+    """Not after half an hour."""
+    done = run("--json", tmp_path / "missing" / "results.json")
+    assert done.returncode == 2
+    assert "expected a file, in a folder that is there" in done.stderr
+
+
+def test_a_failed_measurement_is_no_met_target(of_benchmarks):
+    """Whatever the others say: the value is theirs, the row says what failed, and its target is not met."""
+    suite = of_benchmarks("suite")
+    ours = [{"seconds": 1.0}, {"failed": "first_call: ValueError: no"}, {"seconds": 3.0}]
+    row = suite.compared("what", ours, [{"seconds": 10.0}] * 3, "seconds", limit=0.5)
+    assert (row.value, row.spread) == (0.2, "0.1 to 0.3")
+    assert row.failed == "first_call: ValueError: no"
+    assert row.is_met is False
+    assert of_benchmarks("run").verdict(row) == "<= 0.5 FAILED"
+
+
+def test_a_target_is_met_up_to_its_limit(of_benchmarks):
+    """At the limit it is met, above it is not, and without a limit or a value there is nothing to be met, or all."""
+    suite, verdict = of_benchmarks("suite"), of_benchmarks("run").verdict
+    assert [suite.Row("what", value, 1.0).is_met for value in (0.9, 1.0, 1.1, None)] == [True, True, False, False]
+    assert suite.Row("what", 2.0).is_met is None
+    said = [verdict(suite.Row("what", value, limit)) for value, limit in ((0.9, 1.0), (1.1, 1.0), (1.0, None))]
+    assert said == ["<= 1", "<= 1 NOT MET", ""]
+
+
+def test_one_value_has_no_spread(of_benchmarks):
+    """Only what was repeated has one."""
+    assert of_benchmarks("suite").spread([1.0]) == ""
+    assert of_benchmarks("suite").spread([1.0, 0.5, 2.0]) == "0.5 to 2"
+
+
+def test_what_a_measurement_died_of_is_said(of_benchmarks, monkeypatch):
+    """The error's own line, though more of its text follows; and that it took too long."""
+    suite = of_benchmarks("suite")
+    why = "lookup function many: ValueError: invalid literal for int() with base 10: 'many'"
+    assert suite.measured("lookup", "function", "many") == {"failed": why}
+    monkeypatch.setattr(suite, "TIME_LIMIT", 0.01)
+    assert suite.measured("imports", "torch") == {"failed": "imports torch: no result after 0.01 s"}
+
+
+def test_growth_needs_both_ends(of_benchmarks):
+    """Ours grows by 0.4 s a layer, where Dynamo alone takes 0.1 s: four times; without an end it failed."""
+    suite = of_benchmarks("suite")
+    found = {
+        2: {"thunder_fx": [{"seconds": 2.0}], "dynamo alone": [{"seconds": 1.0}]},
+        12: {"thunder_fx": [{"seconds": 6.0}], "dynamo alone": [{"seconds": 2.0}]},
+    }
+    row = suite.growth(found)
+    assert row.value == pytest.approx(4.0)
+    assert "thunder_fx 0.400 s, dynamo alone 0.100 s" in row.note
+    found[2]["thunder_fx"] = [{"failed": "no"}]
+    assert suite.growth(found).failed
+
+
+def test_wrong_numbers_are_not_timed(of_benchmarks):
+    """A contestant that computes something else than eager is no contestant."""
+    measure = of_benchmarks("measure")
+    measure._must_agree("thunder_fx", [torch.ones(2)], [torch.ones(2)])
+    with pytest.raises(AssertionError, match="thunder_fx is not eager"):
+        measure._must_agree("thunder_fx", [torch.ones(2)], [torch.full((2,), 1.1)])
+
+
+def test_what_compiled_nothing_is_not_timed(of_benchmarks):
+    """Eager that goes by the name of a compiler is none; what was compiled says how much of it."""
+    import thunder_fx
+
+    contestants = of_benchmarks("contestants")
+    before = contestants.graphs_so_far()
+    with pytest.raises(RuntimeError, match="dynamo alone compiled nothing"):
+        contestants.parts("dynamo alone", torch.sin, before)
+    compiled = thunder_fx.thunderfx(lambda x: x.sin() + 1)
+    compiled(torch.ones(2))
+    assert contestants.parts("thunder_fx", compiled, before) == {"graphs": 1, "regions": 1}
+    assert contestants.parts("eager", torch.sin, before) == {}
+
+
+def test_each_contestant_runs_what_it_is_given_as_its_own(of_benchmarks):
+    """A function and a Module's forward get code objects of their own, and compute what they did."""
+    measure, models = of_benchmarks("measure"), of_benchmarks("models")
+    for kind in ("tiny function", "MLP"):
+        fn, x = models.steady(kind)
+        expected = fn(x)
+        own = measure._own(fn, "dynamo alone")
+        torch.testing.assert_close(own(x), expected)
+        codes = [getattr(each, "forward", each).__code__ for each in (models.steady(kind)[0], own)]
+        assert codes[0] is not codes[1]
+
+
+def test_the_profile_in_the_readme_runs():
+    """The command that shows where a first call's seconds go."""
+    (command,) = re.findall(r"^```sh\n(.*?)^```$", (FOLDER / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    program = re.fullmatch(r'python -c "(.*)"\n', command, re.DOTALL)[1]
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "transform_for_execution" in done.stdout
