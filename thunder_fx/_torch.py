@@ -204,10 +204,12 @@ def guarded_code_of(compiled: object) -> types.CodeType | None:
     """The code under which Dynamo files what it compiles for a callable that torch.compile returned."""
     target = compiled.forward if isinstance(compiled, OptimizedModule) else compiled
     target = getattr(target, "_torchdynamo_orig_callable", target)
-    if getattr(target, "__name__", "") in ("_wrapped_call_impl", "_call_impl") or isinstance(target, torch.nn.Module):
+    # A function of this name is torch's own wrapper, which 2.14 and later have Dynamo see in place of its own Modules.
+    if isinstance(target, types.MethodType) and getattr(target, "__name__", "") in ("_wrapped_call_impl", "_call_impl"):
+        target = target.__self__
+    if isinstance(target, torch.nn.Module):
         # A Module's hooks run outside, compiled in place too: the first frame that Dynamo sees is forward's.
-        module: Any = getattr(target, "__self__", target)
-        target = module.forward
+        target = target.forward
     return getattr(target, "__code__", None)
 
 

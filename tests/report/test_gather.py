@@ -331,7 +331,10 @@ def test_nothing_was_captured_in_place():
     module.compile(backend=thunder_fx.ThunderCompiler())
     module(torch.rand(2, 3))
     found = explain(module)
-    assert found.graphs or "is one of torch's own, compiled in place" in str(found).replace("\n", " ")
+    if found.graphs:
+        assert (found.limit.used, found.limit.used_by_all) == (1, 1)
+    else:
+        assert "is one of torch's own, compiled in place" in str(found).replace("\n", " ")
 
 
 def test_nothing_was_captured_stance():
