@@ -25,7 +25,7 @@ from thunder_fx.graph.regions import CompiledRegion
 from thunder_fx.subgraph import Region, SubgraphInfo
 
 CYCLES = 100
-LIMITS = {"recompile_limit": 4 * CYCLES, "accumulated_recompile_limit": 4 * CYCLES}
+LIMITS = dict.fromkeys(("recompile_limit", "accumulated_recompile_limit"), 10 * CYCLES)  # eight threads of cycles
 
 
 @pytest.fixture(autouse=True)
