@@ -61,6 +61,29 @@ assert vars(torch.autograd.Function).get("apply") is apply
     assert hasattr(torch.Tensor, "align_as") == (TORCH < (2, 13))
 
 
+def test_functions_of_autograd_work_while_thunder_is_imported():
+    """Another thread may be training meanwhile, with a Function of its own: d(2x)/dx is 2."""
+    code = """
+import torch
+from thunder_fx._placeholders import placeholders
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+x = torch.ones(3, requires_grad=True)
+with placeholders():
+    assert torch.autograd.Function.apply.__func__
+    Twice.apply(x).sum().backward()
+assert x.grad.tolist() == [2.0, 2.0, 2.0]
+"""
+    run_python(code)
+
+
 def test_torch_is_left_as_it_was_found_by_an_import_that_fails():
     """A thunder that raises while it is imported leaves no placeholder, and the finder waits for the next try."""
     code = (

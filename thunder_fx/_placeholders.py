@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
+    from typing import Any
 
 NAMED_TENSOR_METHODS = ("align_as", "align_to", "has_names", "refine_names", "rename")
 
@@ -39,7 +40,7 @@ def placeholders() -> Iterator[None]:
         for name in missing:
             setattr(torch.Tensor, name, _placeholder(f"torch.Tensor.{name}"))
         if replace_apply:
-            function.apply = classmethod(_placeholder("torch.autograd.Function.apply"))  # type: ignore[assignment]
+            function.apply = classmethod(_delegating(vars(owner)["apply"]))  # type: ignore[assignment]
         yield
     finally:
         for name in missing:
@@ -57,6 +58,15 @@ def _placeholder(name: str):  # type: ignore[no-untyped-def]
 
     placeholder.__name__ = name.rpartition(".")[2]
     return placeholder
+
+
+def _delegating(stored: Any) -> Callable[..., Any]:
+    """Another thread may be training meanwhile, with a Function of its own: it gets what it would get without this."""
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        return stored.__get__(None, cls)(*args, **kwargs)
+
+    return apply
 
 
 # Neither is a subclass of importlib.abc's: to import that takes longer than all of this package.
