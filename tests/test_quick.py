@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import gc
+import inspect
 import multiprocessing
 import os
 import re
@@ -12,6 +13,7 @@ import sys
 import pytest
 import thunder
 import torch
+from thunder.core.proxies import variableify
 from torch.utils.checkpoint import checkpoint
 
 import thunder_fx
@@ -120,6 +122,41 @@ def test_a_module_that_is_imported_meanwhile_gets_its_own_functions_back(monkeyp
         new.tree_flatten = thunder.core.pytree.tree_flatten
         monkeypatch.setitem(sys.modules, "thunder.imported_meanwhile", new)
     assert new.tree_flatten is usual
+
+
+def test_what_another_thread_finds_meanwhile_is_what_there_usually_is():
+    """Two of them may look for thunder's functions for the first time, one while the other has put its own there."""
+    _quick._quick_names.cache_clear()
+    names, usual = _quick._quick_names(), thunder.core.pytree.tree_flatten
+    with _quick.quickened():
+        _quick._quick_names.cache_clear()
+        assert _quick._quick_names() == names
+    assert thunder.core.pytree.tree_flatten is usual
+    assert functions_that_stand_in() == []
+
+
+def test_thunder_cleans_again_what_was_cleaned_but_for_some_of_it():
+    """dce() of thunder's keeps what it is asked to keep, and takes it off the next time."""
+
+    def fn(x):
+        x.cos()  # of which nobody takes the result
+        return x.sin()
+
+    compiled = thunder.jit(fn)
+    compiled(torch.ones(3))
+    trace = thunder.last_traces(compiled)[0]
+    (unused,) = (bound.output for bound in trace.bound_symbols if bound.sym.name == "cos")
+    kept = _quick._dce(trace, needed_proxies={variableify(unused)})
+    assert "cos" in [bound.sym.name for bound in kept.bound_symbols]
+    assert "cos" not in [bound.sym.name for bound in _quick._dce(kept).bound_symbols]
+
+
+def test_thunder_has_all_of_inspect_inside():
+    """Another release of it may ask for more than this one does."""
+    with _quick.quickened():
+        assert thunder.core.symbol.inspect.isfunction is inspect.isfunction
+        assert thunder.core.symbol.inspect.signature is not inspect.signature
+    assert thunder.core.symbol.inspect is inspect
 
 
 def full_collections():

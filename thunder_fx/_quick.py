@@ -63,11 +63,12 @@ def quickened() -> Iterator[None]:
 
 
 class _State:
-    """How many are inside, and what there was before the first of them."""
+    """How many are inside, what was put in the place of what, and what there was before the first of them."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.depth = 0
+        self.names: tuple[tuple[Any, str, Any, Any], ...] = ()
         self.modules = 0
         self.threshold = 0
 
@@ -79,8 +80,8 @@ _LATE = 10_000
 _PYTHONS_OWN_THRESHOLD = 10
 
 
-def _begin(names: Iterable[tuple[Any, str, Any, Any]]) -> None:
-    _state.modules = len(sys.modules)
+def _begin(names: tuple[tuple[Any, str, Any, Any], ...]) -> None:
+    _state.modules, _state.names = len(sys.modules), names
     for module, name, usual, quick in names:
         if getattr(module, name) is usual:  # else it is somebody's own, who has put it there for a reason
             setattr(module, name, quick)
@@ -90,7 +91,7 @@ def _begin(names: Iterable[tuple[Any, str, Any, Any]]) -> None:
 
 
 def _end() -> None:
-    for module, name, usual, quick in _quick_names():
+    for module, name, usual, quick in _state.names:  # which another thread may have made anew, with what is there now
         if getattr(module, name) is quick:
             setattr(module, name, usual)
     if len(sys.modules) != _state.modules:
@@ -103,7 +104,7 @@ def _end() -> None:
 
 def _mend_new_modules() -> None:
     """What thunder has imported meanwhile took the names that stood there."""
-    usual = {quick: usual for _, _, usual, quick in _quick_names()}
+    usual = {quick: usual for _, _, usual, quick in _state.names}
     for module, name, value in _functions_of_thunder():
         if value in usual:
             setattr(module, name, usual[value])
@@ -126,12 +127,14 @@ _signatures: dict[Any, inspect.Signature] = {}
 @functools.cache
 def _quick_names() -> tuple[tuple[Any, str, Any, Any], ...]:
     """Each module of thunder that has one of the functions, under which name, and what stands in for it."""
-    pytree, symbol, passes = thunder.core.pytree, thunder.core.symbol, thunder.executors.passes
-    quick = {pytree.tree_flatten: _flatten, pytree.tree_flatten_with_dataclass: _flatten_with_dataclass}
-    found = [(module, name, value, quick[value]) for module, name, value in _functions_of_thunder() if value in quick]
+    symbol, passes = thunder.core.symbol, thunder.executors.passes
+    pairs = ((_flatten_usual, _flatten), (_flatten_with_dataclass_usual, _flatten_with_dataclass))
+    # Another thread may be inside, and have the quick ones in place.
+    either = {value: pair for pair in pairs for value in pair}
+    found = [(module, name, *either[value]) for module, name, value in _functions_of_thunder() if value in either]
     return (
         *found,
-        (symbol, "inspect", inspect, _QuickInspect),
+        (symbol, "inspect", inspect, _quick_inspect),
         (passes, "dce", _dce_usual, _dce),
         (passes, "_transform_for_operator_executor_execution", _assign_executors_usual, _assign_executors),
     )
@@ -145,10 +148,11 @@ def _functions_of_thunder() -> Iterator[tuple[types.ModuleType, str, types.Funct
                     yield module, name, value
 
 
-class _QuickInspect:
-    """What thunder.core.symbol takes of the module inspect."""
+class _QuickInspect(types.ModuleType):
+    """The module inspect, for thunder.core.symbol."""
 
-    getmodule = staticmethod(inspect.getmodule)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(inspect, name)
 
     @staticmethod
     def signature(function: Any) -> inspect.Signature:
@@ -160,6 +164,7 @@ class _QuickInspect:
         return found
 
 
+_quick_inspect = _QuickInspect("inspect")
 _flatten_usual = thunder.core.pytree.tree_flatten
 _flatten_with_dataclass_usual = thunder.core.pytree.tree_flatten_with_dataclass
 # What thunder's tree_flatten lets pass by type, as far as it is met; all else is for it to judge.
@@ -190,7 +195,8 @@ def _dce(trace: TraceCtx, *args: Any, **kwargs: Any) -> TraceCtx:
     if getattr(trace, "_thunder_fx_is_clean", False) and not args and not kwargs:
         return trace
     clean: TraceCtx = _dce_usual(trace, *args, **kwargs)
-    clean._thunder_fx_is_clean = True  # type: ignore[attr-defined]
+    if not args and not kwargs:  # what was asked to keep more may yet be cleaned of it
+        clean._thunder_fx_is_clean = True  # type: ignore[attr-defined]
     return clean
 
 
