@@ -117,14 +117,21 @@ FAILING = (failing_compile_cycle, failing_transform_cycle, failing_region_cycle,
 FEWER = (10, pytest.param(CYCLES, marks=pytest.mark.slow))
 
 
+OWN = ("ThunderCompiler", "SubgraphInfo", "Region", "CompiledRegion")
+
+
 def assert_nothing_stays(cycle, count):
+    first, table = alive(), len(compiled_callables())
     for _ in range(2):  # what is made once per process, by torch and by thunder
         cycle()
-    before, table = alive(), len(compiled_callables())
+    before = alive()
     for _ in range(count):
         cycle()
-    assert alive() == before
-    assert len(compiled_callables()) == table
+    after = alive()
+    assert after == before
+    for kind in OWN:  # nor of the last one
+        assert after[kind] <= first[kind], kind
+    assert len(compiled_callables()) <= table
 
 
 @pytest.mark.parametrize("cycle", [function_cycle, closure_cycle, module_cycle])
@@ -268,12 +275,12 @@ def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 def cycle():
-    model = Block(4)
+    model = Block(512)  # a megabyte: one that stays is far more than what Dynamo keeps of each
     if sys.argv[1] == "ours":
         compiled = thunderfx(model)
     else:
         compiled = torch.compile(model, backend="eager", isolate_recompiles=True)
-    compiled(torch.ones(2, 4)).sum().backward()
+    compiled(torch.ones(2, 512)).sum().backward()
 
 for _ in range(100):  # before that the process still fills pages that it has got
     cycle()
@@ -313,6 +320,7 @@ def test_in_place_compiled_modules_leave_their_compiler_alone(count):
         forget(model)
         backends.append(backend)
 
+    table = len(compiled_callables())
     cycle()
     before = alive()
     for _ in range(count):
@@ -320,6 +328,25 @@ def test_in_place_compiled_modules_leave_their_compiler_alone(count):
     after = alive()
     assert {**after, "ThunderCompiler": 0} == {**before, "ThunderCompiler": 0}
     assert all(backend.subgraph_infos == [] for backend in backends)
+    assert len(compiled_callables()) <= table
+
+
+def test_an_in_place_compiled_module_that_is_dropped_leaves_its_compiler_to_a_reset():
+    """Without forget(): the Module and its parameters go at once, the ThunderCompiler with the reset."""
+    model, backend = Block(4), ThunderCompiler()
+    model.compile(backend=backend)
+    model(torch.ones(2, 4)).sum().backward()
+    assert len(get_subgraph_info(model)) == 1  # from then on the table has it
+    gone = [weakref.ref(model), *map(weakref.ref, model.parameters())]
+    compiler, table = weakref.ref(backend), len(compiled_callables())
+    del model, backend
+    alive()
+    assert [reference() for reference in gone] == [None] * len(gone)
+    assert len(compiled_callables()) == table - 1
+    assert compiler() is not None
+    torch._dynamo.reset()
+    alive()
+    assert compiler() is None
 
 
 def test_a_shared_compiler_frees_what_belongs_to_a_dropped_function_alone():
@@ -337,7 +364,8 @@ def test_a_shared_compiler_frees_what_belongs_to_a_dropped_function_alone():
     assert backend.subgraph_infos == []
 
 
-def test_what_stays_of_a_dropped_callable_is_counted_and_empty():
+@pytest.mark.parametrize("cycle", [module_cycle, failing_transform_cycle])
+def test_what_stays_of_a_dropped_callable_is_counted_and_empty(cycle):
     """A hook, which Dynamo keeps until a reset, and a cache entry without guards or code."""
 
     def hooks():
@@ -350,7 +378,7 @@ def test_what_stays_of_a_dropped_callable_is_counted_and_empty():
     torch._dynamo.reset()
     before = hooks()
     for _ in range(10):
-        module_cycle()
+        cycle()
     stay = [hook for key, hook in hooks().items() if key not in before]
     assert len(stay) <= 10
     assert all(hook.settings == Settings({}, {}) and not hook.codes() and not hook.compiled_graphs() for hook in stay)
