@@ -63,20 +63,29 @@ def graphs_so_far() -> int:
     return int(counters["stats"]["unique_graphs"])
 
 
-def parts(name: str, compiled: Any, graphs_before: int) -> dict[str, int]:
-    """How many graphs were captured of a callable that ran, and of thunder's the regions that thunder compiled.
+def parts(name: str, compiled: Any, graphs_before: int, given_away: int | None = 0) -> dict[str, int]:
+    """How many graphs were captured of a callable that ran, and of thunder's contestants the regions these became.
+
+    `given_away` is how many of thunder_fx's regions are known to be Inductor's; None where thunder need not have any.
 
     Raises:
-        RuntimeError: nothing was captured, or thunder compiled nothing of it: its times would be another's.
+        RuntimeError: nothing was captured, or thunder compiled nothing of it, or less than it is known to: the times
+            would be another's.
     """
     if name == "eager":
         return {}
     found = {"graphs": graphs_so_far() - graphs_before}
     if name in ("thunder_fx", "thunder.dynamo"):
         import thunder_fx
+        from thunder_fx.subgraph import CompilerType
 
         infos = thunder_fx.get_subgraph_info(compiled)
-        found = {"graphs": len(infos), "regions": sum(len(info.regions) for info in infos)}
-    if not all(found.values()):
+        regions = [region for info in infos for region in info.regions]
+        others = [region.name for region in regions if region.compiler is not CompilerType.THUNDER]
+        found = {"graphs": len(infos), "regions": len(regions)}
+        known = len(others) == given_away or name != "thunder_fx"
+        if given_away is not None and (len(others) == len(regions) or not known):
+            raise RuntimeError(f"{name} compiled {len(regions)} regions, and thunder is not to run {others}")
+    if not found["graphs"]:
         raise RuntimeError(f"{name} compiled nothing: {found}")
     return found
