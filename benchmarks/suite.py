@@ -119,9 +119,10 @@ COUNTS = (1, 1_000, 100_000)
 def lookups(quick: bool) -> Iterator[Row]:
     """last_backend(fn) beside a WeakKeyDictionary alone, with few and with many live entries, 30 rounds in turns.
 
-    Each number of entries has a process of its own: there is one table in a process.
+    Each number of entries has a process of its own, since there is one table in a process. That the time is constant is
+    therefore judged beside the look-up alone, which had the same processor, at the same moment, and the same caches.
     """
-    found = {}
+    found, rows = {}, {}
     for kind, count in (
         *(("function", count) for count in COUNTS),
         ("OptimizedModule", 1_000),
@@ -130,11 +131,14 @@ def lookups(quick: bool) -> Iterator[Row]:
         here = found[kind, count] = measured("lookup", kind, count)
         ours, bare = by_round(here, "thunder_fx"), by_round(here, "bare")
         note = "" if "failed" in here else f"{statistics.median(here['thunder_fx']):.2f} us"
-        yield compared(f"last_backend, {kind}, {count:,} entries, to a bare look-up", ours, bare, "us", 3.0, note)
-    what, each = "last_backend, 1 to 100,000 entries, most to least time", [found["function", n] for n in COUNTS]
-    times = [statistics.median(here["thunder_fx"]) for here in each if "failed" not in here]
-    note = "constant, but for the processor's caches"
-    yield Row(what, max(times, default=0) / min(times) if times else None, 1.5, note=note, failed=failures(each))
+        what = f"last_backend, {kind}, {count:,} entries, to a bare look-up"
+        rows[kind, count] = compared(what, ours, bare, "us", 3.0, note)
+        yield rows[kind, count]
+    ratios = [rows["function", count].value for count in COUNTS]
+    known = [ratio for ratio in ratios if ratio is not None]
+    value = max(known) / min(known) if known else None
+    failed = failures([found["function", count] for count in COUNTS])
+    yield Row("last_backend, 1 to 100,000 entries, the most of these ratios to the least", value, 1.5, failed=failed)
 
 
 def steady_state(quick: bool) -> Iterator[Row]:

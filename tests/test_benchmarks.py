@@ -89,6 +89,26 @@ def test_what_a_measurement_died_of_is_said(of_benchmarks, monkeypatch):
     assert suite.measured("imports", "torch") == {"failed": "imports torch: no result after 0.01 s"}
 
 
+def test_a_look_up_is_constant_where_it_grows_no_more_than_a_bare_one(of_benchmarks, monkeypatch):
+    """A slow moment of the machine slows both; a look-up that goes over all entries does not."""
+    suite = of_benchmarks("suite")
+
+    def on_a_slow_machine(what, kind, count):
+        slower = 2.0 if count == 100_000 else 1.0
+        return {"thunder_fx": [0.2 * slower] * 3, "bare": [0.1 * slower] * 3}
+
+    def over_all(what, kind, count):
+        return {"thunder_fx": [0.1 + count / 1e5], "bare": [0.1]} if count != 1 else {"failed": "killed"}
+
+    monkeypatch.setattr(suite, "measured", on_a_slow_machine)
+    row = list(suite.lookups(quick=True))[-1]
+    assert (row.value, row.is_met) == (1.0, True)
+    monkeypatch.setattr(suite, "measured", over_all)
+    row = list(suite.lookups(quick=True))[-1]
+    assert row.value == pytest.approx((1.1 / 0.1) / (0.11 / 0.1))
+    assert (row.failed, row.is_met) == ("killed", False)
+
+
 def test_growth_needs_both_ends(of_benchmarks):
     """Ours grows by 0.4 s a layer, where Dynamo alone takes 0.1 s: four times; without an end it failed."""
     suite = of_benchmarks("suite")
