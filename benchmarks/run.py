@@ -44,23 +44,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         when = {"at": start.isoformat(timespec="seconds"), "seconds": seconds, "quick": options.quick}
         described = [{**asdict(row), "is_met": row.is_met} for row in rows]
         options.json.write_text(json.dumps({**when, **about, "rows": described}, indent=1) + "\n")
-    unmet = [row for row in rows if row.is_met is False]
+    met, targets = sum(row.is_met is True for row in rows), sum(row.limit is not None for row in rows)
     where = f"; results in {options.json.name}" if options.json else ""
-    print(f"{len(unmet)} of {sum(row.limit is not None for row in rows)} targets are not met{where}")
+    print(f"{met} of {targets} targets are met{where}")
     return 1 if any(row.failed for row in rows) else 0
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options; a file that could not be written is refused before half an hour is spent."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", action="append", choices=BENCHMARKS, default=None)
-    parser.add_argument("--json", type=pathlib.Path)
+    only = f"may be given several times; one of {', '.join(BENCHMARKS)}, which suite.py describes"
+    parser.add_argument("--quick", action="store_true", help="fewer layers, models and repeats")
+    parser.add_argument("--only", action="append", choices=BENCHMARKS, metavar="NAME", help=only)
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="where the results go")
     options = parser.parse_args(arguments)
     if options.json is None and options.only is None:
         options.json = HERE / ("results-quick.json" if options.quick else "results.json")
     if options.json is not None and (options.json.is_dir() or not options.json.parent.is_dir()):
         parser.error(f"--json {options.json}: expected a file, in a folder that is there")
+    if options.json is not None:
+        is_new = not options.json.exists()
+        try:
+            options.json.open("a").close()
+            if is_new:
+                options.json.unlink()
+        except OSError as error:
+            parser.error(f"--json {options.json}: cannot be written: {error}")
     return options
 
 
