@@ -28,7 +28,7 @@ from torch.fx import GraphModule
 from thunder_fx import _quick, _thunder, _torch
 from thunder_fx._config import config
 from thunder_fx.errors import ThunderFXWarning
-from thunder_fx.graph import capture, higher_order, inductor, modes, structure, tracing, writes
+from thunder_fx.graph import capture, higher_order, inductor, modes, results, structure, tracing, writes
 from thunder_fx.subgraph import (
     CompiledFunction,
     CompilerType,
@@ -77,7 +77,7 @@ class CompiledRegion(torch.nn.Module):
         self.run = run
         # Not the Module itself: its call looks for hooks, and torch.fx's prints to stderr when a region raises.
         self._run = run.forward if isinstance(run, torch.nn.Module) else run
-        self._wanted = _results_in_eager(graph_module)
+        self._wanted = results.in_eager(graph_module)
         self._call = self._first_call
         # A weak reference is no business of Module.__setattr__, and a copy of the graph must not share the record.
         self._region = weakref.ref(region)
@@ -100,8 +100,8 @@ class CompiledRegion(torch.nn.Module):
         """Whatever result a compiler makes otherwise than eager, it makes so again in each call."""
         run, before = self._run, _nodes_of(args)
         result = run(*args)
-        _torch.watch_backward(_nodes_of(_results(result)) - before, self._backward_failed)
-        mend = _mending(result, self._wanted)
+        _torch.watch_backward(_nodes_of(results.of(result)) - before, self._backward_failed)
+        mend = results.mending(result, self._wanted)
         self._call = run if mend is None else lambda *args: mend(run(*args))
         return result if mend is None else mend(result)
 
@@ -295,7 +295,7 @@ class _ThunderRun(torch.nn.Module):
         jitted, constants = self._by_thunder
         result = jitted(*args, *constants)
         if torch.is_grad_enabled():
-            _prepare_backward(_nodes_of(_results(result)) - _nodes_of(args), self._backward_failed)
+            _prepare_backward(_nodes_of(results.of(result)) - _nodes_of(args), self._backward_failed)
         if self._grad_mode_after is not None:
             # thunder 0.2.6 sets the mode that a region leaves when it compiles it, and in later calls the one it found.
             torch.set_grad_enabled(self._grad_mode_after)
@@ -367,83 +367,6 @@ GUARDED_BY_DYNAMO: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class _InEager:
-    """What eager makes of a result: its strides, where they can be told, and whether autograd leaves it alone.
-
-    `is_constant_view` is None, or, of a view that was made under no_grad, whether it needs a gradient: it does if what
-    it views does, and is a leaf all the same, so that no gradient goes on from it.
-    """
-
-    strides: tuple[int, ...] | None = None
-    is_constant_view: bool | None = None
-
-
-def _results_in_eager(graph_module: GraphModule) -> tuple[_InEager, ...]:
-    return tuple(_InEager(_static_strides(node), _is_constant_view(node)) for node in structure.outputs(graph_module))
-
-
-def _static_strides(node: Any) -> tuple[int, ...] | None:
-    """The strides that a result has in eager; None where they cannot be told, or hang on a symbolic size."""
-    value = structure.value_of(node) if isinstance(node, torch.fx.Node) else None
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return None
-    strides = value.stride()
-    return None if any(isinstance(size, torch.SymInt) for size in (*value.shape, *strides)) else strides
-
-
-def _is_constant_view(node: Any) -> bool | None:
-    value = structure.value_of(node) if isinstance(node, torch.fx.Node) and node.op != "placeholder" else None
-    if not isinstance(value, torch.Tensor) or not value._is_view() or value.grad_fn is not None:
-        return None
-    return value.requires_grad
-
-
-def _mending(result: Any, wanted: tuple[_InEager, ...]) -> Callable[[Any], Any] | None:
-    """What makes eager's of those results of a region that its compiler makes otherwise; None if there are none.
-
-    Few operators lay a result out otherwise: some einsums in thunder, and sums of a transposed tensor and a broadcast
-    one of another dtype; a cumsum of equal numbers in Inductor. And Inductor makes views anew after it has run,
-    outside of the no_grad that they were made under.
-    """
-    mends = {
-        index: mend
-        for index, (value, eager) in enumerate(zip(_results(result), wanted, strict=True))
-        if isinstance(value, torch.Tensor) and (mend := _mending_one(value, eager)) is not None
-    }
-    if not mends:
-        return None
-
-    def mend_all(result: Any) -> Any:
-        if isinstance(result, torch.Tensor):
-            return mends[0](result)
-        return tuple([mends[i](value) if i in mends else value for i, value in enumerate(result)])
-
-    return mend_all
-
-
-def _mending_one(value: torch.Tensor, eager: _InEager) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    if eager.is_constant_view is not None and value.grad_fn is not None:
-        requires_grad = eager.is_constant_view
-        return lambda value: value.detach().requires_grad_(requires_grad)
-    strides = eager.strides
-    if strides is not None and not _is_laid_out(value, strides):
-        return lambda value: _laid_out(value, strides)
-    return None
-
-
-def _is_laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> bool:
-    """Whether a tensor has these strides, where they mean something: a needless copy of a view would be no view."""
-    if value.numel() == 0:
-        return True
-    each = zip(value.shape, value.stride(), strides, strict=True)
-    return all(size == 1 or stride == wanted for size, stride, wanted in each)
-
-
-def _laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
-
-
 def differentiable_outputs(graph_module: GraphModule) -> list[bool]:
     """For each value that a graph returns, whether autograd connects it to the inputs.
 
@@ -474,7 +397,3 @@ def _sizes(args: tuple[Any, ...]) -> tuple[Any, ...]:
 def _nodes_of(values: Iterable[Any]) -> set[Any]:
     """The autograd nodes behind values. What a region was given and hands on has another's."""
     return {value.grad_fn for value in values if isinstance(value, torch.Tensor) and value.grad_fn is not None}
-
-
-def _results(result: Any) -> tuple[Any, ...] | list[Any]:
-    return result if isinstance(result, (tuple, list)) else (result,)
