@@ -206,20 +206,60 @@ def test_full_collections_wait_while_thunder_compiles(young):
     with _quick.quickened():
         gc.set_threshold(702, 13, 14)
     assert gc.get_threshold() == (702, 13, 14)
+    gc.set_threshold(700, 10, 10_000)
+    with _quick.quickened():
+        assert gc.get_threshold()[2] != 10_000
+    assert gc.get_threshold() == (700, 10, 10_000)
 
 
 def test_a_threshold_that_was_saved_meanwhile_and_restored_later_does_not_stay(young):
-    """Another thread may do so: the next compilation ends with Python's own."""
+    """Another thread may do so: the next compilation ends with what there was before."""
+    gc.set_threshold(701, 11, 12)
     with _quick.quickened():
         saved = gc.get_threshold()
     gc.set_threshold(*saved)
     with _quick.quickened():
         pass
-    assert gc.get_threshold()[2] == 10
+    assert gc.get_threshold() == (701, 11, 12)
+
+
+def _interrupted(function, line):
+    """A trace function that raises KeyboardInterrupt when a function of _quick.py first comes to a line."""
+    happened = []
+
+    def at_line(frame, event, arg):
+        if event == "line" and frame.f_lineno == line and not happened:
+            happened.append(True)
+            raise KeyboardInterrupt
+        return at_line
+
+    return lambda frame, event, arg: at_line if frame.f_code is function.__code__ else None
+
+
+@pytest.mark.parametrize("function", [_quick._begin, _quick._leave, _quick._end], ids=lambda f: f.__name__)
+def test_an_interrupt_on_the_way_in_or_out_leaves_nothing_behind(young, function):
+    """Ctrl-C at each line of what puts the names there and takes them away."""
+    gc.set_threshold(701, 11, 12)
+    lines = {line for _, _, line in function.__code__.co_lines() if line} - {function.__code__.co_firstlineno}
+    interrupts = 0
+    for line in lines:
+        usual = sys.gettrace()
+        sys.settrace(_interrupted(function, line))
+        try:
+            with _quick.quickened():
+                pass
+        except KeyboardInterrupt:
+            interrupts += 1
+        finally:
+            sys.settrace(usual)
+        assert (gc.get_threshold(), functions_that_stand_in(), len(_quick._state.inside)) == ((701, 11, 12), [], 0), (
+            line
+        )
+    assert interrupts >= 3
 
 
 def _state_in_child(queue):
-    queue.put((_quick._state.depth, gc.get_threshold()[2], functions_that_stand_in()))
+    queue.put((len(_quick._state.inside), gc.get_threshold()[2], functions_that_stand_in()))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -262,5 +302,5 @@ def test_two_threads_compile_at_once():
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         results = list(pool.map(lambda fn: thunder_fx.thunderfx(fn)(torch.zeros(2)).tolist(), functions))
     assert results == [[1, 1], [2, 2], [0, 0]]
-    assert _quick._state.depth == 0
+    assert not _quick._state.inside
     assert functions_that_stand_in() == []

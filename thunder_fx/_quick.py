@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any
@@ -49,35 +50,45 @@ def quickened() -> Iterator[None]:
     at all that the process has, several times in a compilation, a fifth of its seconds, and find next to nothing.
     """
     names = _quick_names()  # before the lock is held: it makes much, and a collection may call anything
-    with _state.lock:
-        _state.depth += 1
-        if _state.depth == 1:
-            _begin(names)
+    token = _Inside()
     try:
+        with _state.lock:
+            is_first = not _state.inside
+            _state.inside.add(token)
+            if is_first:
+                _begin(names)
         yield
     finally:
-        with _state.lock:
-            if _state.depth == 1:
-                _end()
-            _state.depth = max(0, _state.depth - 1)  # it is 0 in a process that was forked meanwhile
+        try:
+            _leave(token)
+        except BaseException:  # Ctrl-C, on the way out
+            _leave(token)
+            raise
+
+
+class _Inside:
+    """Stands for one who is inside."""
 
 
 class _State:
-    """How many are inside, what was put in the place of what, and what there was before the first of them."""
+    """Who is inside, what was put in the place of what, and what there was before the first of them."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.depth = 0
+        # Weak: one who was interrupted on the way out as well is gone with its frame.
+        self.inside: weakref.WeakSet[_Inside] = weakref.WeakSet()
         self.names: tuple[tuple[Any, str, Any, Any], ...] = ()
         self.modules = 0
-        self.threshold = 0
+        self.threshold = gc.get_threshold()[2]
 
 
 _state = _State()
 # So many collections of the younger ones go before a full one, in the place of 10: a Llama of 12 layers takes 250. It
-# is no more than that because another thread may save it meanwhile, and restore it later.
-_LATE = 10_000
-_PYTHONS_OWN_THRESHOLD = 10
+# is no more than that because another thread may save it meanwhile, and restore it later; and nobody else's number.
+_LATE = 10_007
+
+
+# Both may be interrupted anywhere, and are right when called again.
 
 
 def _begin(names: tuple[tuple[Any, str, Any, Any], ...]) -> None:
@@ -86,8 +97,16 @@ def _begin(names: tuple[tuple[Any, str, Any, Any], ...]) -> None:
         if getattr(module, name) is usual:  # else it is somebody's own, who has put it there for a reason
             setattr(module, name, quick)
     youngest, younger, full = gc.get_threshold()
-    _state.threshold = full if full != _LATE else _PYTHONS_OWN_THRESHOLD
+    if full != _LATE:
+        _state.threshold = full
     gc.set_threshold(youngest, younger, _LATE)
+
+
+def _leave(token: _Inside) -> None:
+    with _state.lock:
+        _state.inside.discard(token)
+        if not _state.inside:
+            _end()
 
 
 def _end() -> None:
@@ -113,9 +132,9 @@ def _mend_new_modules() -> None:
 
 def _in_forked_process() -> None:
     """Only the thread that forked is there, and it may be inside."""
-    if _state.depth:
-        _end()
-    _state.lock, _state.depth = threading.RLock(), 0
+    _state.lock = threading.RLock()
+    _state.inside.clear()
+    _end()
 
 
 if hasattr(os, "register_at_fork"):
