@@ -580,8 +580,8 @@ def raise_if_differentiable(gradients: Any, _: Any) -> None:
 
 
 def expression(size: Any) -> str:
-    """A symbolic number as text, `s0 + 1`, without specialising it."""
-    return str(size.node.expr)
+    """A number as text, a symbolic one as `s0 + 1`, without specialising it."""
+    return str(size.node.expr) if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) else str(size)
 
 
 def unbacked(fake_mode: Any | None) -> tuple[bool, bool]:

@@ -95,6 +95,8 @@ CASES = {
     ),
     "rms_norm": (lambda x, w: F.rms_norm(x, (4,), w), [A, VECTOR]),
     "rms_norm eps": (lambda x: F.rms_norm(x, (3, 4), eps=0.1), [BATCH]),
+    "layer_norm": (lambda x, w: F.layer_norm(x.mT, (3,), w), [BATCH, torch.rand(3)]),
+    "masked_fill": (lambda x: x.mT.masked_fill(x.mT > 0, 1.0), [BATCH]),
     "interpolate": (lambda x: F.interpolate(x, scale_factor=2, mode="nearest"), [BATCH]),
 }
 
@@ -145,7 +147,7 @@ def test_every_entry_is_tested():
         *("mm", "addmm", "addmv", "addr", "baddbmm", "addbmm", "new_ones", "new_zeros", "new_full", "scalar_tensor"),
         *("eye", "_conversion", "binary_min", "binary_max", "clamp_min", "clamp_max", "mod", "_with_expanded_scalar"),
         *("cat_with_empty", "diff", "swapaxes", "narrow", "hstack", "vstack", "tile"),
-        *("rms_norm", "interpolate", "clamp", "relu", "sigmoid", "attention"),
+        *("rms_norm", "layer_norm", "masked_fill", "interpolate", "clamp", "relu", "sigmoid", "attention"),
     }
     assert entries == tested
 

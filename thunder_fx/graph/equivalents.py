@@ -388,6 +388,22 @@ def rms_norm(build: Build, x: Node, normalized_shape: Any, weight: Any = None, e
     return normed if weight is None else build(torch.mul, normed, weight)
 
 
+@of(F.layer_norm, torch.layer_norm)
+def layer_norm(build: Build, input: Node, *rest: Any, **others: Any) -> Node | None:
+    """Of what is laid out by rows: else thunder's result is laid out as the operand is."""
+    return build(F.layer_norm, _by_row(build, input), *rest, **others)
+
+
+@of(torch.masked_fill, Tensor.masked_fill)
+def masked_fill(build: Build, input: Node, mask: Node, value: Any) -> Node | None:
+    """Likewise."""
+    return build(torch.masked_fill, _by_row(build, input), _by_row(build, mask), value)
+
+
+def _by_row(build: Build, node: Node) -> Node:
+    return node if structure.is_contiguous(_value(node)) else build(Tensor.contiguous, node)
+
+
 @of(F.interpolate)
 def interpolate(build: Build, input: Node, size: Any = None, scale_factor: Any = None, **rest: Any) -> Node | None:
     """thunder takes a scale factor only if it is no integer."""

@@ -266,10 +266,27 @@ def _is_copied_by_thunder(node: Node) -> bool:
 
 
 def _has_another_layout(node: Node) -> bool:
-    """thunder lays out some einsums in another order; of static shapes regions.py mends what a region returns."""
+    """thunder lays out some einsums in another order: results.py mends what a region returns, each by itself.
+
+    So not where two results share a memory, nor where a symbolic size leaves open which strides are eager's.
+    """
     if structure.name_of(node) != "einsum":
         return False
-    return any(isinstance(size, torch.SymInt) for tensor in structure.tensors_of(node) for size in tensor.shape)
+    if any(isinstance(size, torch.SymInt) for tensor in structure.tensors_of(node) for size in tensor.shape):
+        return True
+    shown = _storages_of_results(node.graph)
+    return len(set(shown)) < len(shown)
+
+
+def _keeps_a_layout(node: Node) -> bool:
+    """thunder lays out what eager lays out by rows as an operand is, where that is transposed, or has gaps."""
+    if structure.name_of(node) not in _BY_ROW or not all(map(structure.is_contiguous, structure.tensors_of(node))):
+        return False
+    operands = [tensor for operand in node.all_input_nodes for tensor in structure.tensors_of(operand)]
+    return not all(map(structure.is_contiguous, operands))
+
+
+_BY_ROW = frozenset({"layer_norm", "masked_fill"})
 
 
 # Eager copies where these change nothing.
@@ -279,12 +296,15 @@ _COPYING = frozenset({"flip", "repeat", "repeat_interleave", "tile"})
 def _is_an_operand_to_thunder(node: Node) -> bool:
     """thunder drops what changes nothing, and returns the operand, where eager makes a copy or a view with a grad_fn.
 
-    Told apart by who can see it: an input, or two results of the graph. Inside of it nobody can.
+    Told apart by who can see it: an input, or two results of the graph. Inside of it nobody can. And `x.repeat(3, 1)`
+    of a single row is that row, expanded: a result that views a copy is a view of the operand then.
     """
     is_result = structure.is_result(node)
     is_copying = structure.name_of(node) in _COPYING
     if not is_result and not is_copying:
         return False
+    if is_copying and _is_seen(node) and _may_be_expanded(node):
+        return True
     for result in structure.tensors_of(node):
         for operand in (t for n in node.all_input_nodes for t in structure.tensors_of(n)):
             if operand is result or not structure.same_geometry(operand, result):
@@ -294,6 +314,28 @@ def _is_an_operand_to_thunder(node: Node) -> bool:
             if is_result and _torch.storage_of(result) in _visible_storages(node):
                 return True
     return False
+
+
+def _is_seen(node: Node) -> bool:
+    """Whether a result of the graph is a node's value, or a view of it."""
+    shown = set(_storages_of_results(node.graph)) - {None}
+    return any(_torch.storage_of(tensor) in shown for tensor in structure.tensors_of(node))
+
+
+def _may_be_expanded(node: Node) -> bool:
+    """Whether a result has an operand's shape but for dimensions that the operand lacks, or has of size 1."""
+    shapes = [tuple(map(_torch.hint, t.shape)) for n in node.all_input_nodes for t in structure.tensors_of(n)]
+    results = [tuple(map(_torch.hint, t.shape)) for t in structure.tensors_of(node)]
+    return any(
+        all(size in (1, wanted) for size, wanted in zip(shape[::-1], result[::-1], strict=False))
+        for shape in shapes
+        for result in results
+    )
+
+
+def _storages_of_results(graph: torch.fx.Graph) -> list[int | None]:
+    results = [node for node in graph.nodes if structure.is_result(node)]
+    return [_torch.storage_of(tensor) for node in results for tensor in structure.tensors_of(node)]
 
 
 def _visible_storages(node: Node) -> set[int | None]:
@@ -386,7 +428,8 @@ _OTHER_AT_BOUNDS = frozenset({"clamp", "clip", "clamp_min", "clamp_max"})
 # What thunder traces, and computes otherwise than eager does.
 _FAULTS: tuple[tuple[Callable[[Node], bool], str], ...] = (
     (_is_copied_by_thunder, "would be a copy in thunder, and a result of the graph is a view of it"),
-    (_has_another_layout, "may have other strides in thunder, which cannot be mended where sizes are symbolic"),
+    (_has_another_layout, "may have other strides in thunder, which cannot be mended for symbolic sizes, or for views"),
+    (_keeps_a_layout, "would be laid out as its operand is in thunder"),
     (_only_updates_statistics, "is there for its running statistics alone, which thunder would leave out"),
     (_is_unfold, "is taken for supported by thunder, and fails in its executors"),
     (_is_an_operand_to_thunder, "would return its operand itself in thunder"),
