@@ -372,6 +372,23 @@ def watch_backward(backward: Callable[..., Any], failed: Callable[[Exception], N
     _watchers[backward] = failed
 
 
+def emptying(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """The same backward, after which the lists that it was given are empty, as thunder's autograd Function asserts.
+
+    What thunder 0.2.6 generates empties them as it reads them: not where the gradient needs none of it, since a result
+    has no elements.
+    """
+
+    def run(saved: list[Any], gradients: list[Any]) -> Any:
+        tensors = saved[0]  # the backward empties the outer list as well
+        results = backward(saved, gradients)
+        tensors.clear()
+        gradients.clear()
+        return results
+
+    return run
+
+
 class ThunderFunction(torch.autograd.Function):
     """Ties the outputs that a region's computation has made to autograd.
 

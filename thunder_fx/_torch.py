@@ -426,12 +426,26 @@ def give_example_values(graph_module: torch.fx.GraphModule, arguments: Sequence[
         with fake_tensor.FakeCopyMode(mode):
             twin = copy.deepcopy(graph_module)
         fakes = [mode.from_tensor(value) if isinstance(value, torch.Tensor) else value for value in arguments]
-        with mode, _modes_kept():
+        with mode, _modes_kept(), saved_tensors_hooks_aside():
             Recorder(twin).run(*fakes)
     except Exception as error:
         logger.info(
             "a graph that is not Dynamo's could not be run on fake tensors: %s: %s", type(error).__name__, error
         )
+
+
+@contextlib.contextmanager
+def saved_tensors_hooks_aside() -> Iterator[None]:
+    """Inside, what autograd saves passes none of the user's hooks: they are not to see, or count, fake tensors."""
+    if not torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
+        yield  # a transform of torch.func forbids hooks
+        return
+    with torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
+        yield
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 @contextlib.contextmanager

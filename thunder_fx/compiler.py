@@ -485,6 +485,7 @@ def compile_graph(
 
 
 @_quick.quickened()
+@_torch.saved_tensors_hooks_aside()
 def _split(
     graph_module: torch.fx.GraphModule, info: SubgraphInfo, options: regions.Options
 ) -> tuple[torch.fx.GraphModule, list[partition.Part]]:

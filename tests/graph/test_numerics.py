@@ -784,3 +784,48 @@ def test_a_custom_operator_that_writes_or_prints_is_left_in_its_place():
     for _ in range(2):
         torch.testing.assert_close(compiled(x), fn(x))
     assert len(calls) == 4
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_region_compiled_inside_of_a_checkpoint_saves_as_often_as_it_does_when_it_is_run_again(dynamic):
+    """Checkpoint counts what autograd saves: what is computed on fake tensors while compiling is none of it."""
+    from torch.utils.checkpoint import checkpoint
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    compiled, x = thunderfx(model, dynamic=dynamic), torch.randn(2, 4, requires_grad=True)
+    for _ in range(2):
+        gradients = [
+            torch.autograd.grad(checkpoint(fn, x, use_reentrant=False).sum(), (x, *model.parameters()))
+            for fn in (compiled, model)
+        ]
+        torch.testing.assert_close(*gradients)
+
+
+def test_hooks_on_what_is_saved_see_real_tensors_alone():
+    """As many in the first call, which compiles, as in the next."""
+    seen = []
+
+    def pack(tensor):
+        seen.append(type(tensor))
+        return tensor
+
+    compiled = thunderfx(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Sigmoid()))
+    counts = []
+    for _ in range(2):
+        seen.clear()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            compiled(torch.ones(2, 4, requires_grad=True)).sum().backward()
+        assert set(seen) <= {torch.Tensor, torch.nn.Parameter}
+        counts.append(len(seen))
+    assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
+def test_the_gradient_of_what_has_no_elements(shape, dynamic):
+    """thunder's autograd Function asserts that its backward has read what it was given, which needs none of it."""
+    x = torch.ones(*shape, requires_grad=True)
+    compiled = thunderfx(lambda x: torch.nn.functional.pad(x, (1, 1)), dynamic=dynamic)
+    for _ in range(2):
+        (gradient,) = torch.autograd.grad(compiled(x).sum(), x)
+        assert gradient.shape == shape

@@ -386,7 +386,7 @@ def _prepare_backward(nodes: Iterable[Any], failed: Callable[[Exception], None])
     for node in nodes:
         if type(node).__name__ == _thunder.AUTOGRAD_NODE:
             node.register_hook(_torch.raise_if_differentiable)
-            node.compiled_backward = _torch.telling(node.compiled_backward, failed)
+            node.compiled_backward = _torch.telling(_thunder.emptying(node.compiled_backward), failed)
             return  # one node for all outputs of a region
 
 
